@@ -1,0 +1,58 @@
+"""The engine's exception tree. Each class carries its wire code, HTTP status and CLI exit status (docs/reference/engine-api.md)."""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """Base of every error the engine reports on purpose; the message names the object and the next step."""
+
+    code = "internal"
+    http_status = 500
+    exit_status = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class BadRequest(EngineError):
+    code, http_status, exit_status = "bad_request", 400, 2
+
+
+class NotFound(EngineError):
+    code, http_status, exit_status = "not_found", 404, 4
+
+
+class Conflict(EngineError):
+    code, http_status, exit_status = "conflict", 409, 5
+
+
+class Unsupported(EngineError):
+    code, http_status, exit_status = "unsupported", 422, 6
+
+
+class LimitReached(EngineError):
+    code, http_status, exit_status = "limit", 429, 7
+
+
+class NoSpace(EngineError):
+    code, http_status, exit_status = "no_space", 507, 8
+
+
+class Unavailable(EngineError):
+    code, http_status, exit_status = "unavailable", 503, 9
+
+
+class Internal(EngineError):
+    pass
+
+
+_BY_CODE = {
+    cls.code: cls
+    for cls in (BadRequest, NotFound, Conflict, Unsupported, LimitReached, NoSpace, Unavailable, Internal)
+}
+
+
+def from_wire(code: str, message: str) -> EngineError:
+    """The exception for a wire code; an unknown code becomes Internal."""
+    return _BY_CODE.get(code, Internal)(message)

@@ -1,0 +1,1 @@
+"""What faces people and agents. Runs without privileges; everything privileged is asked of the engine."""
