@@ -1,0 +1,72 @@
+#include "error.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int fail(struct error *err, const char *code, const char *format, ...)
+{
+    if (err->code)
+        return -1;
+    err->code = code;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(err->message, sizeof err->message, format, args);
+    va_end(args);
+    return -1;
+}
+
+static const char *code_of(int number)
+{
+    switch (number) {
+    case ESRCH: return "gone";
+    case ENOSPC:
+    case ENOMEM: return "limit";
+    default: return "internal";
+    }
+}
+
+int fail_errno(struct error *err, const char *format, ...)
+{
+    int number = errno;
+    if (err->code)
+        return -1;
+    err->code = code_of(number);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(err->message, sizeof err->message, format, args);
+    va_end(args);
+    size_t used = strlen(err->message);
+    snprintf(err->message + used, sizeof err->message - used, ": %s", strerror(number));
+    return -1;
+}
+
+static void *checked(void *block)
+{
+    if (!block) {
+        static const char text[] = "tclone-livefork: out of memory\n";
+        ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
+        (void)written;
+        _exit(1);
+    }
+    return block;
+}
+
+void *must_alloc(size_t size) { return checked(calloc(1, size ? size : 1)); }
+void *must_grow(void *block, size_t size) { return checked(realloc(block, size ? size : 1)); }
+char *must_copy_string(const char *text) { return checked(strdup(text)); }
+
+void close_fd(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+void free_block(void *block)
+{
+    free(*(void **)block);
+}

@@ -1,0 +1,27 @@
+/* Error convention: a fallible function returns < 0 and fills a struct error whose message names the object. */
+#ifndef TCLONE_ERROR_H
+#define TCLONE_ERROR_H
+
+#include <stddef.h>
+
+struct error {
+    const char *code;   /* "unsupported", "limit", "gone", "internal"; NULL while there is no error */
+    char message[768];
+};
+
+/* Fill err (the first failure wins) and return -1. */
+int fail(struct error *err, const char *code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* The same, with ": strerror(errno)" appended. ESRCH becomes code "gone", ENOSPC and ENOMEM become "limit". */
+int fail_errno(struct error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Memory that cannot be had ends the program: it holds nothing that its exit would not release. */
+void *must_alloc(size_t size);
+void *must_grow(void *block, size_t size);
+char *must_copy_string(const char *text);
+
+void close_fd(int *fd);
+#define AUTO_CLOSE __attribute__((cleanup(close_fd)))
+void free_block(void *block);
+#define AUTO_FREE __attribute__((cleanup(free_block)))
+
+#endif

@@ -1,0 +1,115 @@
+/*
+ * The interpreter of batches (op.h). Position independent, no stack, no relocation: it is copied into the scratch mapping of a source
+ * process and into a branch's arena. r12 = current op, r13 = struct op_fault, ebx = flags; the kernel preserves all but rax, rcx, r11.
+ */
+.intel_syntax noprefix
+.section .rodata
+.balign 64
+.globl interp_start, interp_end
+interp_start:
+    mov r12, rdi
+    mov r13, rsi
+.Lnext:
+    mov ebx, [r12+4]
+    mov rdi, [r12+8]
+    mov rsi, [r12+16]
+    mov rdx, [r12+24]
+    mov r10, [r12+32]
+    mov r8,  [r12+40]
+    mov r9,  [r12+48]
+.macro load bit, reg, reg32
+    bt ebx, \bit
+    jnc 1f
+    mov \reg, [\reg]
+1:  bt ebx, \bit+16
+    jnc 1f
+    movsxd \reg, dword ptr [\reg]
+1:
+.endm
+    load 0, rdi
+    load 1, rsi
+    load 2, rdx
+    load 3, r10
+    load 4, r8
+    load 5, r9
+    movsxd rax, dword ptr [r12]
+    test eax, eax
+    js .Lpseudo
+    syscall
+.Lresult:
+    mov [r12+56], rax
+    cmp rax, -4095
+    jae .Lerror
+    mov rcx, [r12+72]
+    test rcx, rcx
+    jz .Ladvance
+    mov [rcx], rax
+.Ladvance:
+    add r12, 80
+    jmp .Lnext
+.Lerror:
+    bt ebx, 8
+    jc .Ladvance
+    mov [r13+8], r12
+    mov dword ptr [r13], 1
+    mov rdi, r13
+    mov esi, 1          /* FUTEX_WAKE */
+    mov edx, 0x7fffffff
+    mov eax, 202
+    syscall
+.Lhang:
+    mov eax, 34         /* pause: the tracer's cleanup kills us */
+    syscall
+    jmp .Lhang
+
+.Lpseudo:
+    cmp eax, -1
+    je .Lstop
+    cmp eax, -2
+    je .Lwait
+    cmp eax, -3
+    je .Lsignal
+    cmp eax, -4
+    je .Lclone
+    cmp eax, -5
+    je .Lexpect
+    mov rax, -38
+    jmp .Lresult
+.Lstop:
+    int3
+    jmp .Ladvance
+.Lwait:
+    mov r14, rdi
+    mov r15, rsi
+2:  mov edx, [r14]
+    cmp edx, r15d
+    jae .Ladvance
+    mov rdi, r14
+    xor esi, esi        /* FUTEX_WAIT */
+    xor r10d, r10d
+    mov eax, 202
+    syscall
+    jmp 2b
+.Lsignal:
+    lock inc dword ptr [rdi]
+    mov esi, 1
+    mov edx, 0x7fffffff
+    mov eax, 202
+    syscall
+    jmp .Ladvance
+.Lclone:
+    mov eax, 435
+    syscall
+    test rax, rax
+    jnz .Lresult
+    mov r12, [rsp]
+    mov r13, [rsp+8]
+    jmp .Lnext
+.Lexpect:
+    mov [r12+56], rdi
+    cmp rdi, rsi
+    je .Ladvance
+    mov rax, -84        /* EILSEQ */
+    jmp .Lresult
+interp_end:
+.section .note.GNU-stack,"",@progbits

@@ -1,0 +1,46 @@
+/*
+ * Batches of syscalls: the "machine code" that livefork compiles captured state into.
+ *
+ * A batch is an array of struct op that ends with an OP_STOP. In a source process it runs under ptrace (inject.c); in a branch it is run by
+ * tclone-restore (pid 1, plain C loop) or by the interpreter in interp.S (every process, once its own text is gone).
+ * All pointers in arguments are addresses in the place where the batch runs.
+ */
+#ifndef TCLONE_OP_H
+#define TCLONE_OP_H
+
+#include <stdint.h>
+
+struct op {
+    int32_t number;     /* a syscall number, or one of enum pseudo_op */
+    uint32_t flags;     /* OP_LOAD(i), OP_MAY_FAIL */
+    uint64_t arg[6];
+    int64_t result;
+    uint64_t what;      /* arena address of a C string that names the object, for the error message; 0 = none */
+    uint64_t cell;      /* where to store the result as 64 bits when the op succeeded; 0 = nowhere */
+};
+
+#define OP_SIZE 80
+_Static_assert(sizeof(struct op) == OP_SIZE, "interp.S knows this size");
+
+#define OP_LOAD(i) (1u << (i))      /* arg[i] is the address of a 64-bit value (mostly the result of an earlier op) */
+#define OP_MAY_FAIL 0x100u          /* an error is recorded in result, and the batch goes on */
+#define OP_LOAD32(i) (0x10000u << (i)) /* arg[i] is the address of a 32-bit value (for example of pipe2's array) */
+
+enum pseudo_op {
+    OP_STOP = -1,       /* end of the batch: int3 where a tracer waits, return in tclone-restore */
+    OP_WAIT = -2,       /* until *(uint32_t *)arg[0] >= arg[1] (futex) */
+    OP_SIGNAL = -3,     /* atomically increment *(uint32_t *)arg[0] and wake its waiters */
+    OP_CLONE = -4,      /* clone3(arg[0], arg[1]); the child goes on with the batch at the address on top of its stack */
+    OP_EXPECT = -5,     /* arg[0] (usually loaded) must equal arg[1]; else the op fails with result -EILSEQ */
+};
+
+/* Where a process or thread reports that an op failed. */
+struct op_fault {
+    uint32_t raised;    /* futex word: becomes 1 */
+    uint32_t pad;
+    uint64_t op;        /* arena address of the op that failed */
+};
+
+extern const char interp_start[], interp_end[];   /* position independent: rdi = first op, rsi = struct op_fault */
+
+#endif

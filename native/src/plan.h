@@ -1,0 +1,97 @@
+/*
+ * The plan: batches under construction, in the arena that a branch will map at ARENA.
+ *
+ * Order of work in a branch (restore.c):
+ *   stage 0..STAGES-1   objects that descriptors refer to, made by pid 1 in ONE descriptor table that all processes share at first; within a
+ *                       stage first the common batch, then the batches of "creators", short-lived processes with a given pid and
+ *                       credentials: the kernel takes SO_PEERCRED from who calls listen, connect and socketpair
+ *   process tree        clone3 with the right ids; sessions and groups
+ *   own batch           each process in itself: memory map, then its descriptors are taken from the shared table to their own numbers
+ *   (livefork fills the memory)
+ *   finish batch        each process and thread: signal actions, timers, credentials, seccomp …, then it waits to be released
+ */
+#ifndef TCLONE_PLAN_H
+#define TCLONE_PLAN_H
+
+#include "op.h"
+#include "world.h"
+
+#define ARENA 0x100000000000ul  /* default address of the arena; plan->arena is the chosen one */
+
+enum stage {
+    STAGE_MAKE,         /* sockets bound and listening, pipes, event descriptors, files, terminals */
+    STAGE_CONNECT,      /* what needs a listener or a peer: connect, accept */
+    STAGE_FILL,         /* queues: bytes and descriptors in flight; half-closed states */
+    STAGE_WATCH,        /* what refers to other descriptors: epoll, then nested epoll; inotify */
+    STAGES
+};
+
+struct batch {
+    struct plan *plan;
+    struct op *ops;
+    int count, capacity;
+};
+
+struct plan {
+    struct world *world;
+    char *arena_local;          /* our mapping of the arena template */
+    uint64_t arena;             /* its address in the branch */
+    size_t used, size;
+    struct batch common[STAGES];
+    struct creator *creators;
+    int creator_count;
+};
+
+/* ---- data ---- */
+/* Room in the arena, zeroed, 16-aligned; the address is the branch's. plan_local gives our pointer to it. */
+uint64_t plan_reserve(struct plan *plan, size_t size);
+uint64_t plan_data(struct plan *plan, const void *data, size_t size);
+uint64_t plan_string(struct plan *plan, const char *text);
+void *plan_local(struct plan *plan, uint64_t address);
+
+/* ---- ops ---- */
+/*
+ * Append an op; trailing arguments may be left out. `what` is a printf format that names the object ("pid 41 (bash) fd 5: pipe").
+ * Returns its index in the batch.
+ */
+int emit_op(struct batch *batch, struct op op, const char *what, ...) __attribute__((format(printf, 3, 4)));
+#define EMIT(batch, what, nr, ...) emit_op((batch), (struct op){ .number = (nr), .arg = { __VA_ARGS__ } }, "%s", (what))
+#define EMIT_FLAGS(batch, what, flag, nr, ...) emit_op((batch), (struct op){ .number = (nr), .flags = (flag), .arg = { __VA_ARGS__ } }, "%s", (what))
+/* A cell in the arena that receives the result of the op last emitted on this batch (the value is stored 64 bits wide); give its address to OP_LOAD. */
+uint64_t emit_result_cell(struct batch *batch);
+
+/* ---- descriptors ---- */
+#define SLOT(plan, description) ((uint64_t)((plan)->world->slot_base + (description)->index))
+/* Move the descriptor that the last op returned to the slot of a description (dup3 with O_CLOEXEC clear, then close). */
+void emit_to_slot(struct batch *batch, const struct description *description, const char *what);
+/* fcntl F_SETFL to the status flags the description had (O_APPEND, O_NONBLOCK, O_ASYNC, O_DIRECT, O_NOATIME), F_SETOWN_EX and F_SETSIG. */
+void emit_status_flags(struct batch *batch, const struct description *description, const char *what);
+
+/*
+ * The batch of the creator with this namespace pid, credentials and stage. It runs in a short-lived process that has this pid (if no
+ * such pid may be used, 0 = any) and shares the descriptor table with pid 1.
+ */
+struct batch *plan_creator(struct plan *plan, enum stage stage, int ns_pid, uint32_t uid, uint32_t gid);
+
+/* The batch in `process` itself, run after it has its descriptors, ids, memory and signal actions, before its threads are released.
+ * For state that can only be set from inside (pending signals to self, owners, leases). */
+struct batch *plan_own(struct plan *plan, const struct process *process);
+
+/* ---- kinds of descriptors ---- */
+struct fd_kind {
+    const char *name;                                       /* as users know it: "eventfd" */
+    /* Is this description of my kind? Looks at st, link; must be cheap. */
+    bool (*match)(const struct description *description);
+    /* Run while the source is frozen: read all that emit needs into description->data. Must not change the source. NULL = nothing to read. */
+    int (*capture)(struct world *world, struct description *description, struct error *err);
+    /* Once, after every description was captured (for state that links several: unix peers). NULL = none. */
+    int (*link)(struct world *world, struct error *err);
+    /* Emit what makes the description in a branch: called for each stage in order; emit nothing in stages that do not concern it. */
+    int (*emit)(struct plan *plan, const struct description *description, enum stage stage, struct error *err);
+    /* Before the freeze: refuse what cannot be forked, naming pid, command, descriptor and remedy. NULL = always fine. */
+    int (*check)(struct world *world, const struct description *description, struct error *err);
+};
+/* kinds.c lists every kind; the first whose match is true takes the description. */
+extern const struct fd_kind *const fd_kinds[];
+
+#endif

@@ -1,0 +1,119 @@
+/*
+ * What livefork knows of the frozen source. Filled by capture, read by the compiler; nothing here changes after capture.
+ * Process ids come in two numberings: `pid`, `tid` are the host's; `ns_*` those seen inside the workspace.
+ */
+#ifndef TCLONE_WORLD_H
+#define TCLONE_WORLD_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <sys/user.h>
+
+#include "error.h"
+
+struct world;
+struct process;
+struct fd_kind;
+
+/* An open file description: what dup and fork share. Each is made once in a branch, at descriptor number SLOT(description). */
+struct description {
+    int index;
+    const struct fd_kind *kind;
+    struct process *holder;     /* one process that has it open … */
+    int holder_fd;              /* … and its number there */
+    int local;                  /* our own duplicate (pidfd_getfd); never read(2) or write(2) it: that would change the source */
+    struct stat st;
+    int flags;                  /* F_GETFL */
+    int64_t offset;             /* lseek(SEEK_CUR), or -1 */
+    char *link;                 /* readlink of /proc/…/fd/N, as the workspace sees it; " (deleted)" kept */
+    int owner_type;             /* F_SETOWN_EX type, owner (namespace pid) and F_SETSIG; owner_pid 0 = none */
+    int owner_pid;
+    int owner_signal;
+    void *data;                 /* the kind's own */
+};
+
+struct fd_entry {
+    int fd;
+    bool cloexec;
+    struct description *description;
+};
+
+struct memory_map;              /* memory.h */
+
+struct credentials {
+    uint32_t uid[4], gid[4];    /* real, effective, saved, fs */
+    uint32_t *groups;
+    int group_count;
+    uint64_t inheritable, permitted, effective, bounding, ambient;
+    uint32_t securebits;
+    bool no_new_privs;
+};
+
+struct thread {
+    struct process *process;
+    pid_t tid, ns_tid;
+    struct user_regs_struct regs;
+    void *xstate;
+    size_t xstate_size;
+    bool stopped_by_job_control;
+    uint64_t signal_mask;
+    uint64_t robust_list, robust_list_size;
+    uint64_t rseq, rseq_size, rseq_signature;
+    uint64_t clear_tid;         /* set_tid_address */
+    stack_t alt_stack;
+    char name[16];
+    struct credentials credentials;
+    int seccomp_mode, seccomp_filters;
+    struct attributes *attributes;  /* attributes.c: scheduling, affinity, pdeathsig, timer slack … */
+    struct pending_signals *pending;
+};
+
+struct process {
+    struct world *world;
+    int index;                  /* parents come before their children */
+    pid_t pid, ns_pid;
+    struct process *parent;     /* NULL for pid 1 */
+    int ns_session, ns_group;
+    bool zombie;
+    int exit_code;              /* wait status, for zombies */
+    struct thread *threads;     /* [0] is the leader */
+    int thread_count;
+    struct fd_entry *fds;
+    int fd_count;
+    char *executable, *cwd, *root;
+    int umask;
+    struct memory_map *map;
+    struct kernel_sigaction *actions;   /* [1..64] */
+    struct process_state *state;        /* process_state.c: limits, timers, prctl … */
+    int mem;                    /* /proc/PID/mem, read only */
+    int pidfd;
+};
+
+struct options {
+    bool tcp_close;
+    uint64_t ghost_limit;       /* bytes of unlinked files copied per fork */
+};
+
+struct world {
+    struct options options;
+    pid_t source_pid;
+    struct process **processes;
+    int process_count;
+    struct description **descriptions;
+    int description_count;
+    int slot_base;              /* descriptor number of description 0 in a branch; above every number in use */
+    int root;                   /* O_PATH directory: the root of the source's mount namespace */
+    int net_ns, ipc_ns;         /* of the source */
+    struct unix_table *unix_sockets;    /* kinds/unix.c */
+    struct shared_objects *shared;      /* shared.c: memfd, /dev/shm, SysV, shared anonymous memory */
+    struct file_openings *openings;     /* files.c: files opened for mappings, executables, directories */
+};
+
+/* "pid 41 (node)", in the workspace's numbering; the text lives in a static ring of four. */
+const char *process_label(const struct process *process);
+struct process *process_by_ns_pid(const struct world *world, int ns_pid);
+
+#endif
