@@ -7,7 +7,6 @@
  * its own, forwards signals to it, reaps whatever ends, and ends with CMD's status; the kernel then kills the rest of the pid namespace.
  * Its state is kept as simple as can be, because every fork makes it anew: one thread, no handler, three descriptors, one blocking wait.
  */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -133,7 +132,6 @@ int main(int argc, char **argv)
         return EXIT_USAGE;
     }
     open_standard_descriptors();
-    umask(022);
     sigset_t awaited;
     block_awaited_signals(&awaited);
     pid_t command = fork();
