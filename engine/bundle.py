@@ -1,0 +1,163 @@
+"""OCI configurations: of a source, of the container in which a branch is rebuilt, and of a command run in either."""
+
+from __future__ import annotations
+
+import json
+import resource
+from pathlib import Path
+from typing import Any
+
+from engine.cgroups import Limits
+
+# What Docker gives a container. NET_BIND_SERVICE, SETUID … let ordinary images start their services; nothing here reaches the host.
+CAPABILITIES = (
+    "CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD",
+    "CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
+)  # fmt: skip
+
+# The restorer mounts, makes processes with chosen pids and gives each its credentials; the rebuilt processes then hold
+# exactly what their originals held.
+_RESTORER_CAPABILITIES = CAPABILITIES + (
+    "CAP_AUDIT_CONTROL", "CAP_AUDIT_READ", "CAP_BLOCK_SUSPEND", "CAP_BPF", "CAP_CHECKPOINT_RESTORE", "CAP_DAC_READ_SEARCH",
+    "CAP_IPC_LOCK", "CAP_IPC_OWNER", "CAP_LEASE", "CAP_LINUX_IMMUTABLE", "CAP_MAC_ADMIN", "CAP_MAC_OVERRIDE", "CAP_NET_ADMIN",
+    "CAP_NET_BROADCAST", "CAP_PERFMON", "CAP_SYSLOG", "CAP_SYS_ADMIN", "CAP_SYS_BOOT", "CAP_SYS_MODULE", "CAP_SYS_NICE",
+    "CAP_SYS_PACCT", "CAP_SYS_PTRACE", "CAP_SYS_RAWIO", "CAP_SYS_RESOURCE", "CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG", "CAP_WAKE_ALARM",
+)  # fmt: skip
+_CAPABILITY_SETS = ("bounding", "effective", "permitted")
+
+_MASKED_PATHS = (
+    "/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
+    "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap",
+)  # fmt: skip
+_READONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+
+_ENOSYS = 38
+# io_uring state cannot be captured from outside; programs that probe for it fall back when told it does not exist.
+_SECCOMP: dict[str, Any] = {
+    "defaultAction": "SCMP_ACT_ALLOW",
+    "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"],
+    "syscalls": [
+        {
+            "names": ["io_uring_setup", "io_uring_enter", "io_uring_register"],
+            "action": "SCMP_ACT_ERRNO",
+            "errnoRet": _ENOSYS,
+        }
+    ],
+}
+_NOFILE = 65536
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+INIT = "/usr/libexec/tclone/init"
+RESTORE = "/usr/libexec/tclone/restore"
+
+
+def _mounts() -> list[dict[str, Any]]:
+    """The mounts of every workspace; a branch must have the same ones in the same order."""
+
+    def entry(where: str, kind: str, *options: str) -> dict[str, Any]:
+        return {"destination": where, "type": kind, "source": kind, "options": list(options)}
+
+    return [
+        entry("/proc", "proc", "nosuid", "noexec", "nodev"),
+        entry("/dev", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
+        entry("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"),
+        # Half of RAM, as the kernel's own default: what is stored here counts against the workspace's memory limit.
+        entry("/dev/shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777"),
+        entry("/dev/mqueue", "mqueue", "nosuid", "noexec", "nodev"),
+        entry("/sys", "sysfs", "nosuid", "noexec", "nodev", "ro"),
+    ]
+
+
+def rlimits() -> list[dict[str, Any]]:
+    """Open files: never above the host's hard limit, which may not be raised without CAP_SYS_RESOURCE."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    most = _NOFILE if hard == resource.RLIM_INFINITY else min(_NOFILE, hard)
+    return [{"type": "RLIMIT_NOFILE", "hard": most, "soft": min(most, 1024 * 16)}]
+
+
+def capability_sets(names: tuple[str, ...]) -> dict[str, list[str]]:
+    return {name: list(names) for name in _CAPABILITY_SETS}
+
+
+def _config(
+    process: dict[str, Any], root: str, read_only: bool, hostname: str, netns: str, cgroup: str, limits: Limits
+) -> dict[str, Any]:
+    resources: dict[str, Any] = {}
+    if limits.memory is not None:
+        resources["memory"] = {"limit": limits.memory}
+    if limits.pids is not None:
+        resources["pids"] = {"limit": limits.pids}
+    namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "mount", "ipc", "uts", "cgroup")]
+    namespaces.append({"type": "network", "path": netns})
+    return {
+        "ociVersion": "1.0.2",
+        "process": process,
+        "root": {"path": root, "readonly": read_only},
+        "hostname": hostname,
+        "mounts": _mounts(),
+        "linux": {
+            "namespaces": namespaces,
+            "cgroupsPath": cgroup,
+            "resources": resources,
+            "seccomp": _SECCOMP,
+            "maskedPaths": list(_MASKED_PATHS),
+            "readonlyPaths": list(_READONLY_PATHS),
+        },
+    }
+
+
+def source_config(
+    root: str, command: list[str], env: dict[str, str], workdir: str, hostname: str, netns: str, cgroup: str, limits: Limits
+) -> dict[str, Any]:
+    """A workspace launched from an image: the small init, which starts `command`."""
+    process = {
+        "terminal": False,
+        "user": {"uid": 0, "gid": 0},
+        "args": [INIT, "--", *command],
+        "env": [f"{key}={value}" for key, value in env.items()],
+        "cwd": workdir or "/",
+        "capabilities": capability_sets(CAPABILITIES),
+        "rlimits": rlimits(),
+        "noNewPrivileges": False,
+    }
+    return _config(process, root, False, hostname, netns, cgroup, limits)
+
+
+def stage_config(root: str, netns: str, cgroup: str, limits: Limits) -> dict[str, Any]:
+    """The container in which a branch is rebuilt: the restorer alone, on the read-only stage root."""
+    process = {
+        "terminal": False,
+        "user": {"uid": 0, "gid": 0},
+        "args": [RESTORE],
+        "env": [f"PATH={DEFAULT_PATH}"],
+        "cwd": "/",
+        "capabilities": capability_sets(_RESTORER_CAPABILITIES),
+        "rlimits": rlimits(),
+        "noNewPrivileges": False,
+    }
+    return _config(process, root, True, "tclone", netns, cgroup, limits)
+
+
+def exec_process(
+    argv: list[str], env: dict[str, str], cwd: str, uid: int, gid: int, groups: list[int], tty: bool
+) -> dict[str, Any]:
+    """The OCI `process` of a command run in a workspace; it never has more than a source's own processes have."""
+    sets = capability_sets(CAPABILITIES)
+    if uid != 0:
+        # As the kernel does it for a change from root to a user: nothing effective, the bounding set stays for setuid programs.
+        sets["effective"] = []
+        sets["permitted"] = []
+    return {
+        "terminal": tty,
+        "user": {"uid": uid, "gid": gid, "additionalGids": groups},
+        "args": argv,
+        "env": [f"{key}={value}" for key, value in env.items()],
+        "cwd": cwd,
+        "capabilities": sets,
+        "rlimits": rlimits(),
+        "noNewPrivileges": False,
+    }
+
+
+def write_config(bundle: Path, config: dict[str, Any]) -> None:
+    bundle.mkdir(parents=True, exist_ok=True)
+    (bundle / "config.json").write_text(json.dumps(config))
