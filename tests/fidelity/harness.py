@@ -34,6 +34,7 @@ _READY_SECONDS = 20.0
 _RESULT_SECONDS = 30.0
 _LIMITS = cgroups.Limits(memory=None, pids=None)
 _FIDELITY = "/tmp/fidelity"
+_CAP_SYS_RESOURCE = 24
 
 
 class HarnessError(Exception):
@@ -145,6 +146,7 @@ class Harness:
         netns = make_network_namespace()
         stage = self.storage.pool / "stage" / "root"
         config = bundle.stage_config(str(stage), _path_of(netns), self.cgroups.oci_path(name), _LIMITS)
+        _drop_missing_capability(config)
         bundle.write_config(self._bundle(name), config)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -197,6 +199,16 @@ class Harness:
         self.storage.snapshot_layer(source.id, branch.id)
         image = Path(os.readlink(branch.layer / "image"))
         return overlay.mount_overlay([self._tools, image], branch.layer / "upper", branch.layer / "work")
+
+
+def _drop_missing_capability(config: dict[str, Any]) -> None:
+    """Take CAP_SYS_RESOURCE out of a bundle where the host's root has lost it: crun would fail to set it."""
+    bounding = int(Path("/proc/self/status").read_text().partition("CapBnd:")[2].split()[0], 16)
+    if bounding >> _CAP_SYS_RESOURCE & 1:
+        return
+    for names in config["process"]["capabilities"].values():
+        with contextlib.suppress(ValueError):
+            names.remove("CAP_SYS_RESOURCE")
 
 
 def _path_of(fd: int) -> str:
