@@ -1,0 +1,62 @@
+# make up      set this machine up, build what is missing, start TClone, print its address and (the first time) the password
+# make test    the same set-up plus what tests need, then every test
+# make down    stop TClone and remove its workspaces
+# make bench   benchmarks
+# make clean   remove what was built here; workspaces, images and settings in TCLONE_DATA stay
+SHELL := /bin/bash
+VENV ?= $(CURDIR)/.venv
+PYTHON := $(VENV)/bin/python
+TCLONE := $(VENV)/bin/tclone
+IMAGE ?= webtop-xfce
+# Images are built once for all test runs, here.
+TCLONE_TEST_CACHE ?= /var/cache/tclone
+TESTS ?= tests
+PYTEST_ARGS ?=
+export TCLONE_VENV := $(VENV)
+
+help:
+	@sed -n 's/^# //p' Makefile | head -5
+
+up: setup
+	$(TCLONE) up --detach --image $(IMAGE)
+
+down:
+	$(TCLONE) down
+
+setup: packages venv native link
+
+packages:
+	@scripts/setup packages
+packages-test: packages
+	@scripts/setup packages-test
+
+venv: $(VENV)/.stamp
+venv-test: $(VENV)/.stamp-test
+$(VENV)/.stamp: requirements.lock pyproject.toml scripts/setup | packages
+	@scripts/setup venv
+	@touch $@
+$(VENV)/.stamp-test: $(VENV)/.stamp requirements-test.lock | packages-test
+	@scripts/setup venv-test
+	@touch $@
+
+# Its own makefile knows what is out of date.
+native: packages
+	@$(MAKE) --no-print-directory -C native
+
+link: venv
+	@scripts/setup link
+
+test-setup: packages-test venv-test native
+
+test: test-setup
+	TCLONE_CACHE=$(TCLONE_TEST_CACHE) $(PYTHON) -m pytest $(TESTS) --fail-on-skip -ra $(PYTEST_ARGS)
+
+bench: test-setup
+	TCLONE_CACHE=$(TCLONE_TEST_CACHE) $(PYTHON) bench/fork.py
+
+clean:
+	rm -rf .pytest_cache test-artifacts tclone.egg-info
+	[ ! -f native/Makefile ] || $(MAKE) --no-print-directory -C native clean
+	find engine portal tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: help up down setup packages packages-test venv venv-test native link test-setup test bench clean

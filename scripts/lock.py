@@ -1,0 +1,54 @@
+"""Writes requirements.lock and requirements-test.lock: the exact versions, in this environment, of what pyproject.toml asks for and of all
+that those need. Run it with the virtual environment's Python after a deliberate upgrade."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+REPO = Path(__file__).resolve().parent.parent
+
+
+def closure(wanted: list[str]) -> dict[str, str]:
+    """Canonical name to installed version of `wanted` and everything they require here. Raises PackageNotFoundError."""
+    pinned: dict[str, str] = {}
+    waiting = [Requirement(text) for text in wanted]
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if name in pinned:
+            continue
+        found = metadata.distribution(name)
+        pinned[name] = found.version
+        for text in found.requires or ():
+            needed = Requirement(text)
+            extras = requirement.extras or {""}
+            if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in extras):
+                waiting.append(needed)
+    return pinned
+
+
+def write(path: Path, heading: str, pinned: dict[str, str]) -> None:
+    lines = [f"# {heading} Written by scripts/lock.py.", *(f"{name}=={pinned[name]}" for name in sorted(pinned))]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def main() -> None:
+    project = tomllib.loads((REPO / "pyproject.toml").read_text())
+    runtime = closure([*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["fast"]])
+    runtime |= closure(project["build-system"]["requires"])
+    test = closure(project["project"]["optional-dependencies"]["test"])
+    write(REPO / "requirements.lock", "What TClone runs and builds with.", runtime)
+    write(
+        REPO / "requirements-test.lock",
+        "What the tests need beside requirements.lock.",
+        {name: version for name, version in test.items() if name not in runtime},
+    )
+
+
+if __name__ == "__main__":
+    main()
