@@ -19,6 +19,7 @@ class Config:
     images: Path
     portal_port: int
     portal_user: str
+    cache_directory: Path | None = None
 
     @classmethod
     def from_environment(cls) -> "Config":
@@ -30,6 +31,7 @@ class Config:
             images=Path(env.get("TCLONE_IMAGES", REPO / "images")).absolute(),
             portal_port=int(env.get("TCLONE_PORTAL_PORT", "8443")),
             portal_user=env.get("TCLONE_PORTAL_USER", "tclone"),
+            cache_directory=Path(env["TCLONE_CACHE"]).absolute() if env.get("TCLONE_CACHE") else None,
         )
 
     @property
@@ -50,4 +52,5 @@ class Config:
 
     @property
     def cache(self) -> Path:
-        return self.data / "cache"
+        """Image archives. Engines with data directories of their own may share one, as tests do, so that images are built once."""
+        return self.cache_directory or self.data / "cache"
