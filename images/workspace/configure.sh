@@ -1,0 +1,2 @@
+useradd --create-home --uid 1000 --shell /bin/bash user
+passwd --lock root >/dev/null
