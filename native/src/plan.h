@@ -37,9 +37,10 @@ struct plan {
     char *arena_local;          /* our mapping of the arena template */
     uint64_t arena;             /* its address in the branch */
     size_t used, size;
-    struct batch common[STAGES];
+    struct batch common[STAGES], late;
     struct creator *creators;
     int creator_count;
+    struct batch *own;          /* one a process */
 };
 
 /* ---- data ---- */
@@ -73,9 +74,22 @@ void emit_status_flags(struct batch *batch, const struct description *descriptio
  */
 struct batch *plan_creator(struct plan *plan, enum stage stage, int ns_pid, uint32_t uid, uint32_t gid);
 
+/* Run by pid 1 once the whole process tree exists, while all still share one descriptor table: pidfds, /proc/PID files, owners. */
+struct batch *plan_late(struct plan *plan);
+
 /* The batch in `process` itself, run after it has its descriptors, ids, memory and signal actions, before its threads are released.
  * For state that can only be set from inside (pending signals to self, owners, leases). */
 struct batch *plan_own(struct plan *plan, const struct process *process);
+
+/* Copy a finished batch and its OP_STOP into the arena; returns the address. */
+uint64_t batch_place(struct batch *batch);
+
+struct creator {
+    enum stage stage;
+    int ns_pid;
+    uint32_t uid, gid;
+    struct batch *batch;
+};
 
 /* ---- kinds of descriptors ---- */
 struct fd_kind {

@@ -60,7 +60,7 @@ struct thread {
     size_t xstate_size;
     bool stopped_by_job_control;
     uint64_t signal_mask;
-    uint64_t robust_list, robust_list_size;
+    uint64_t robust_list, robust_list_size;     /* taken by tasks.c, like rseq and clear_tid */
     uint64_t rseq, rseq_size, rseq_signature;
     uint64_t clear_tid;         /* set_tid_address */
     stack_t alt_stack;
@@ -78,6 +78,7 @@ struct process {
     struct process *parent;     /* NULL for pid 1 */
     int ns_session, ns_group;
     bool zombie;
+    bool ignores_trap;          /* SIGTRAP is set to SIG_IGN */
     int exit_code;              /* wait status, for zombies */
     struct thread *threads;     /* [0] is the leader */
     int thread_count;

@@ -1,0 +1,29 @@
+/* One branch under construction. */
+#ifndef TCLONE_BRANCH_H
+#define TCLONE_BRANCH_H
+
+#include <sys/types.h>
+
+#include "error.h"
+#include "plan.h"
+
+struct branch {
+    const char *id;
+    int socket;                 /* to its tclone-restore */
+    pid_t init;                 /* host pid of tclone-restore */
+    int init_pidfd;
+    int root;                   /* detached mount of its root file system; -1 until the engine sent it */
+    int ipc_ns;
+    int arena;                  /* memfd */
+    char *arena_local;
+    pid_t *pids;                /* host pids, by process index */
+    int *memory;                /* /proc/PID/mem, by process index */
+    int *objects;               /* descriptors of shared objects, by index; -1 for SysV segments */
+    char **attached;            /* our mappings of its SysV segments */
+    struct error err;           /* why it failed; err.code set = failed */
+};
+
+/* Queue a descriptor that tclone-restore shall have at number `slot` (rebuild.c sends them in order); takes fd over. */
+void branch_give(struct branch *branch, uint64_t slot, int fd);
+
+#endif

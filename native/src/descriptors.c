@@ -1,0 +1,199 @@
+#include "descriptors.h"
+#include "proc.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/kcmp.h>
+#include <search.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+const char *description_label(const struct description *description)
+{
+    static char ring[4][192];
+    static unsigned next;
+    char *label = ring[next++ % 4];
+    const char *name = description->kind ? description->kind->name : description->link;
+    if (description->holder)
+        snprintf(label, sizeof ring[0], "%s fd %d: %.80s", process_label(description->holder), description->holder_fd, name);
+    else
+        snprintf(label, sizeof ring[0], "a descriptor in a socket's queue: %.80s", name);
+    return label;
+}
+
+static int by_number(const void *left, const void *right)
+{
+    return ((const struct fd_entry *)left)->fd - ((const struct fd_entry *)right)->fd;
+}
+
+int descriptors_list(struct process *process, struct error *err)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd", process->pid);
+    DIR *directory = opendir(path);
+    if (!directory)
+        return fail_errno(err, "cannot list the descriptors of %s", process_label(process));
+    int capacity = 0;
+    struct dirent *entry;
+    while ((entry = readdir(directory))) {
+        if (entry->d_name[0] == '.')
+            continue;
+        if (process->fd_count == MAX_DESCRIPTORS) {
+            closedir(directory);
+            return fail(err, "limit", "%s has more than %d descriptors open", process_label(process), MAX_DESCRIPTORS);
+        }
+        if (process->fd_count == capacity) {
+            capacity = capacity ? capacity * 2 : 64;
+            process->fds = must_grow(process->fds, (size_t)capacity * sizeof *process->fds);
+        }
+        process->fds[process->fd_count++] = (struct fd_entry){ .fd = atoi(entry->d_name) };
+    }
+    closedir(directory);
+    if (process->fd_count)
+        qsort(process->fds, (size_t)process->fd_count, sizeof *process->fds, by_number);
+    return 0;
+}
+
+/* ---- one node per open file description, ordered by inode and then by kcmp ---- */
+
+static void *tree;
+
+static int compare(const void *left, const void *right)
+{
+    const struct description *a = left, *b = right;
+    if (a->st.st_dev != b->st.st_dev)
+        return a->st.st_dev < b->st.st_dev ? -1 : 1;
+    if (a->st.st_ino != b->st.st_ino)
+        return a->st.st_ino < b->st.st_ino ? -1 : 1;
+    if (a->local == b->local)
+        return 0;
+    long order = syscall(SYS_kcmp, getpid(), getpid(), KCMP_FILE, a->local, b->local);
+    if (order == 0)
+        return 0;
+    return order == 1 ? -1 : 1;
+}
+
+static int inspect(struct description *description, struct error *err)
+{
+    char path[64];
+    if (fstat(description->local, &description->st) < 0)
+        return fail_errno(err, "cannot look at a descriptor of the source");
+    snprintf(path, sizeof path, "/proc/self/fd/%d", description->local);
+    description->link = proc_link(err, "%s", path);
+    if (!description->link)
+        return -1;
+    description->flags = fcntl(description->local, F_GETFL);
+    description->offset = (description->flags & O_PATH) ? -1 : lseek(description->local, 0, SEEK_CUR);
+    if (!(description->flags & O_PATH)) {
+        struct { int type, pid; } owner = { 0, 0 };
+        if (fcntl(description->local, F_GETOWN_EX, &owner) == 0 && owner.pid > 0) {
+            /* The answer is in our numbering: turn the host's pid into the workspace's later; only owners inside count. */
+            description->owner_type = owner.type;
+            description->owner_pid = owner.pid;
+        }
+        description->owner_signal = fcntl(description->local, F_GETSIG);
+        if (description->owner_signal < 0)
+            description->owner_signal = 0;
+    }
+    return 0;
+}
+
+static void owner_to_namespace(const struct world *world, struct description *description)
+{
+    int host = description->owner_pid;
+    description->owner_pid = 0;
+    for (int i = 0; host && i < world->process_count; i++) {
+        const struct process *process = world->processes[i];
+        for (int k = 0; k < process->thread_count; k++)
+            if (process->threads[k].tid == host)
+                description->owner_pid = process->threads[k].ns_tid;
+        if (description->owner_type == F_OWNER_PGRP && process->pid == host)
+            description->owner_pid = process->ns_pid;
+    }
+}
+
+static int classify(struct description *description, struct error *err)
+{
+    for (int i = 0; fd_kinds[i]; i++) {
+        if (fd_kinds[i]->match(description)) {
+            description->kind = fd_kinds[i];
+            return 0;
+        }
+    }
+    return fail(err, "unsupported", "%s cannot be forked; close it or end the program", description_label(description));
+}
+
+/* The description behind local_fd; takes the descriptor over. */
+static struct description *find_or_add(struct world *world, int local_fd, struct process *holder, int fd, struct error *err)
+{
+    struct description key = { .local = local_fd };
+    if (fstat(local_fd, &key.st) < 0) {
+        fail_errno(err, "cannot look at a descriptor of the source");
+        close(local_fd);
+        return NULL;
+    }
+    struct description **found = tfind(&key, &tree, compare);
+    if (found) {
+        close(local_fd);
+        if (!(*found)->holder) {
+            (*found)->holder = holder;
+            (*found)->holder_fd = fd;
+        }
+        return *found;
+    }
+    struct description *description = must_alloc(sizeof *description);
+    description->local = local_fd;
+    description->holder = holder;
+    description->holder_fd = fd;
+    if (inspect(description, err) < 0)
+        return NULL;
+    owner_to_namespace(world, description);
+    tsearch(description, &tree, compare);
+    description->index = world->description_count;
+    world->descriptions = must_grow(world->descriptions, (size_t)(world->description_count + 1) * sizeof *world->descriptions);
+    world->descriptions[world->description_count++] = description;
+    if (classify(description, err) < 0)
+        return NULL;
+    return description;
+}
+
+struct description *capture_adopt_descriptor(struct world *world, int local_fd, struct error *err)
+{
+    return find_or_add(world, local_fd, NULL, -1, err);
+}
+
+int descriptors_describe(struct world *world, struct error *err)
+{
+    for (int i = 0; i < world->process_count; i++) {
+        struct process *process = world->processes[i];
+        for (int k = 0; k < process->fd_count; k++) {
+            struct fd_entry *entry = &process->fds[k];
+            int local = (int)syscall(SYS_pidfd_getfd, process->pidfd, entry->fd, 0);
+            if (local < 0)
+                return fail_errno(err, "%s: cannot duplicate its descriptor %d", process_label(process), entry->fd);
+            entry->description = find_or_add(world, local, process, entry->fd, err);
+            if (!entry->description)
+                return -1;
+            if (entry->fd >= world->slot_base)
+                world->slot_base = entry->fd + 1;
+        }
+    }
+    return 0;
+}
+
+int descriptors_capture(struct world *world, struct error *err)
+{
+    for (int i = 0; i < world->description_count; i++) {    /* the count may grow */
+        struct description *description = world->descriptions[i];
+        if (description->kind->capture && description->kind->capture(world, description, err) < 0)
+            return -1;
+    }
+    for (int i = 0; fd_kinds[i]; i++)
+        if (fd_kinds[i]->link && fd_kinds[i]->link(world, err) < 0)
+            return -1;
+    return 0;
+}

@@ -1,0 +1,24 @@
+/* Descriptor tables, and the open file descriptions behind them. */
+#ifndef TCLONE_DESCRIPTORS_H
+#define TCLONE_DESCRIPTORS_H
+
+#include "plan.h"
+#include "world.h"
+
+/* The numbers in use by each process (before queries run, which ask for the close-on-exec flags). */
+int descriptors_list(struct process *process, struct error *err);
+/* Duplicate and classify every description; descriptions shared by dup or fork are recognised (kcmp). */
+int descriptors_describe(struct world *world, struct error *err);
+/*
+ * The description behind a descriptor of ours (for example one received with MSG_PEEK from a queue): known already, or added to the world and
+ * captured like any other. Takes over local_fd.
+ */
+struct description *capture_adopt_descriptor(struct world *world, int local_fd, struct error *err);
+/* Run every kind's capture (also for descriptions adopted meanwhile), then every kind's link. */
+int descriptors_capture(struct world *world, struct error *err);
+/* "pid 41 (node) fd 17: eventfd" in a static ring of four. */
+const char *description_label(const struct description *description);
+
+#define MAX_DESCRIPTORS 65536
+
+#endif

@@ -1,0 +1,248 @@
+#include "files.h"
+#include "proc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <linux/openat2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/sendfile.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+static const char DELETED[] = " (deleted)";
+
+static struct file_openings *openings(struct world *world)
+{
+    if (!world->openings)
+        world->openings = must_alloc(sizeof *world->openings);
+    return world->openings;
+}
+
+int files_new_aux(struct world *world)
+{
+    return openings(world)->aux_count++;
+}
+
+uint64_t aux_slot(const struct world *world, int aux)
+{
+    return (uint64_t)(world->slot_base + world->description_count + aux);
+}
+
+static int open_in(int root, const char *path, int flags, mode_t mode)
+{
+    struct open_how how = { .flags = (uint64_t)flags | O_CLOEXEC, .mode = mode,
+                            .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS };
+    return (int)syscall(SYS_openat2, root, path, &how, sizeof how);
+}
+
+bool files_path_is(const struct world *world, const char *path, uint64_t inode)
+{
+    AUTO_CLOSE int fd = open_in(world->root, path, O_PATH, 0);
+    struct stat st;
+    return fd >= 0 && fstat(fd, &st) == 0 && st.st_ino == inode;
+}
+
+struct ghost *files_ghost(struct world *world, const char *path, uint64_t device, uint64_t inode, const char *open_path, const char *who,
+                          struct error *err)
+{
+    struct file_openings *all = openings(world);
+    for (int i = 0; i < all->ghost_count; i++)
+        if (all->ghosts[i]->inode == inode && all->ghosts[i]->device == device)
+            return all->ghosts[i];
+    struct ghost *ghost = must_alloc(sizeof *ghost);
+    ghost->device = device;
+    ghost->inode = inode;
+    ghost->path = must_copy_string(path);
+    size_t length = strlen(path), suffix = sizeof DELETED - 1;
+    if (length > suffix && strcmp(path + length - suffix, DELETED) == 0)
+        ghost->path[length - suffix] = 0;
+    ghost->source = open(open_path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOATIME);
+    if (ghost->source < 0 || fstat(ghost->source, &ghost->st) < 0) {
+        fail_errno(err, "%s: cannot read its unlinked file %s", who, path);
+        return NULL;
+    }
+    if (!S_ISREG(ghost->st.st_mode)) {
+        fail(err, "unsupported", "%s uses %s, which was removed and is not a regular file", who, ghost->path);
+        return NULL;
+    }
+    all->ghost_bytes += (uint64_t)ghost->st.st_blocks * 512;
+    if (all->ghost_bytes > world->options.ghost_limit) {
+        fail(err, "unsupported", "%s holds the unlinked file %s; unlinked files take more than %llu bytes in all (raise --ghost-limit)", who,
+             ghost->path, (unsigned long long)world->options.ghost_limit);
+        return NULL;
+    }
+    ghost->aux = files_new_aux(world);
+    all->ghosts = must_grow(all->ghosts, (size_t)(all->ghost_count + 1) * sizeof *all->ghosts);
+    all->ghosts[all->ghost_count++] = ghost;
+    return ghost;
+}
+
+static struct file_opening *opening_for(struct process *process, const char *path, uint64_t device, uint64_t inode, bool writable,
+                                        const char *open_path, struct error *err)
+{
+    struct world *world = process->world;
+    struct file_openings *all = openings(world);
+    for (int i = all->count - 1; i >= 0; i--) {
+        struct file_opening *opening = all->list[i];
+        if (opening->inode == inode && opening->device == device && opening->writable == writable && strcmp(opening->path, path) == 0)
+            return opening;
+    }
+    struct file_opening *opening = must_alloc(sizeof *opening);
+    opening->path = must_copy_string(path);
+    opening->device = device;
+    opening->inode = inode;
+    opening->writable = writable;
+    if (!files_path_is(world, path, inode)) {
+        opening->ghost = files_ghost(world, path, device, inode, open_path, process_label(process), err);
+        if (!opening->ghost)
+            return NULL;
+    }
+    opening->aux = files_new_aux(world);
+    if ((all->count & (all->count - 1)) == 0)
+        all->list = must_grow(all->list, (size_t)(all->count ? all->count * 2 : 16) * sizeof *all->list);
+    all->list[all->count++] = opening;
+    return opening;
+}
+
+struct file_opening *files_for_vma(struct process *process, const struct vma *vma, struct error *err)
+{
+    char link[96];
+    snprintf(link, sizeof link, "/proc/%d/map_files/%lx-%lx", process->pid, (unsigned long)vma->start, (unsigned long)vma->end);
+    bool writable = false;
+    if (vma->shared) {
+        /* The mode of the link is that of the file: it may be made writable later although it is not now. */
+        struct stat st;
+        if (lstat(link, &st) < 0) {
+            fail_errno(err, "%s: cannot look at its mapping of %s", process_label(process), vma->path);
+            return NULL;
+        }
+        writable = st.st_mode & S_IWUSR;
+    }
+    return opening_for(process, vma->path, vma->device, vma->inode, writable, link, err);
+}
+
+struct file_opening *files_for_executable(struct process *process, struct error *err)
+{
+    char link[64];
+    struct stat st;
+    snprintf(link, sizeof link, "/proc/%d/exe", process->pid);
+    if (stat(link, &st) < 0) {
+        fail_errno(err, "%s: cannot look at its executable", process_label(process));
+        return NULL;
+    }
+    uint64_t device = (uint64_t)major(st.st_dev) << 32 | minor(st.st_dev);
+    return opening_for(process, process->executable, device, st.st_ino, false, link, err);
+}
+
+int files_bind_maps(struct world *world, struct error *err)
+{
+    for (int i = 0; i < world->process_count; i++) {
+        struct process *process = world->processes[i];
+        struct memory_map *map = process->map;
+        for (int k = 0; map && k < map->vma_count; k++) {
+            struct vma *vma = &map->vmas[k];
+            if (vma->kind != VMA_FILE)
+                continue;
+            struct vma *before = k ? &map->vmas[k - 1] : NULL;
+            if (before && before->opening && !before->shared && !vma->shared && before->inode == vma->inode
+                && before->device == vma->device && strcmp(before->path, vma->path) == 0)
+                vma->opening = before->opening;     /* the segments of one library */
+            else
+                vma->opening = files_for_vma(process, vma, err);
+            if (!vma->opening)
+                return -1;
+        }
+    }
+    return 0;
+}
+
+int files_emit(struct plan *plan, struct error *err)
+{
+    (void)err;
+    struct world *world = plan->world;
+    struct batch *batch = &plan->common[STAGE_MAKE];
+    struct file_openings *all = openings(world);
+    for (int i = 0; i < all->count; i++) {
+        struct file_opening *opening = all->list[i];
+        char path[64];
+        const char *name = opening->path;
+        if (opening->ghost) {
+            snprintf(path, sizeof path, "/proc/self/fd/%lu", (unsigned long)aux_slot(world, opening->ghost->aux));
+            name = path;
+        }
+        emit_op(batch, (struct op){ .number = SYS_openat, .arg = { (uint64_t)AT_FDCWD, plan_string(plan, name),
+                (uint64_t)((opening->writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOATIME) } }, "open %s to map it", opening->path);
+        uint64_t cell = emit_result_cell(batch);
+        EMIT_FLAGS(batch, opening->path, OP_LOAD(0), SYS_dup3, cell, aux_slot(world, opening->aux), 0);
+        EMIT_FLAGS(batch, opening->path, OP_LOAD(0), SYS_close, cell);
+    }
+    return 0;
+}
+
+/* ---- ghosts in a branch ---- */
+
+static int copy_data(int from, int to, uint64_t size, struct error *err, const char *name)
+{
+    for (off_t at = 0; (uint64_t)at < size;) {
+        off_t start = lseek(from, at, SEEK_DATA);
+        if (start < 0)
+            break;              /* ENXIO: holes up to the end */
+        off_t end = lseek(from, start, SEEK_HOLE);
+        if (end < 0)
+            end = (off_t)size;
+        if (lseek(to, start, SEEK_SET) < 0)
+            return fail_errno(err, "cannot copy the unlinked file %s", name);
+        for (off_t position = start; position < end;) {
+            ssize_t sent = sendfile(to, from, &position, (size_t)(end - position));
+            if (sent <= 0)
+                return fail_errno(err, "cannot copy the unlinked file %s", name);
+        }
+        at = end;
+    }
+    return 0;
+}
+
+/* Create the file under its old name if that is free, else next to it, and take the name away again. */
+static int make_unnamed(int root, const struct ghost *ghost, int number, struct error *err)
+{
+    AUTO_FREE char *copy = must_copy_string(ghost->path);
+    AUTO_FREE char *base_copy = must_copy_string(ghost->path);
+    char other[64];
+    snprintf(other, sizeof other, ".tclone-unlinked-%d", number);
+    AUTO_CLOSE int directory = open_in(root, dirname(copy), O_PATH | O_DIRECTORY, 0);
+    if (directory < 0)
+        directory = open_in(root, "/", O_PATH | O_DIRECTORY, 0);
+    const char *name = basename(base_copy);
+    int fd = openat(directory, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) {
+        name = other;
+        fd = openat(directory, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    }
+    if (fd < 0)
+        return fail_errno(err, "cannot make the unlinked file %s in the branch", ghost->path);
+    unlinkat(directory, name, 0);
+    return fd;
+}
+
+int files_make_ghosts(struct world *world, struct branch *branch, struct error *err)
+{
+    struct file_openings *all = openings(world);
+    for (int i = 0; i < all->ghost_count; i++) {
+        struct ghost *ghost = all->ghosts[i];
+        int fd = make_unnamed(branch->root, ghost, i, err);
+        if (fd < 0)
+            return -1;
+        branch_give(branch, aux_slot(world, ghost->aux), fd);
+        if (ftruncate(fd, ghost->st.st_size) < 0)
+            return fail_errno(err, "cannot size the unlinked file %s", ghost->path);
+        if (copy_data(ghost->source, fd, (uint64_t)ghost->st.st_size, err, ghost->path) < 0)
+            return -1;
+        if (fchown(fd, ghost->st.st_uid, ghost->st.st_gid) < 0 || fchmod(fd, ghost->st.st_mode & 07777) < 0)
+            return fail_errno(err, "cannot set the owner of the unlinked file %s", ghost->path);
+    }
+    return 0;
+}

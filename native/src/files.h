@@ -1,0 +1,53 @@
+/* Files by path: opened for mappings, executables and descriptors; unlinked ones are copied ("ghosts"). */
+#ifndef TCLONE_FILES_H
+#define TCLONE_FILES_H
+
+#include "branch.h"
+#include "memory.h"
+#include "world.h"
+
+/* A file that processes use but that has no name any more. */
+struct ghost {
+    uint64_t device, inode;
+    char *path;                 /* where it was */
+    int source;                 /* readable */
+    struct stat st;
+    int aux;
+};
+
+/* A file to be opened once in a branch, at an auxiliary slot. */
+struct file_opening {
+    uint64_t device, inode;
+    char *path;
+    bool writable;
+    struct ghost *ghost;
+    int aux;
+};
+
+struct file_openings {
+    struct file_opening **list;
+    int count;
+    struct ghost **ghosts;
+    int ghost_count;
+    uint64_t ghost_bytes;
+    int aux_count;
+};
+
+int files_new_aux(struct world *world);
+uint64_t aux_slot(const struct world *world, int aux);
+/* Does `path` in the source's root still name this inode? */
+bool files_path_is(const struct world *world, const char *path, uint64_t inode);
+/* A ghost for an inode that has lost its name; `open_path` is a /proc path of the host that opens it. */
+struct ghost *files_ghost(struct world *world, const char *path, uint64_t device, uint64_t inode, const char *open_path, const char *who,
+                          struct error *err);
+/* The opening for a file mapping of a process. */
+struct file_opening *files_for_vma(struct process *process, const struct vma *vma, struct error *err);
+struct file_opening *files_for_executable(struct process *process, struct error *err);
+int files_bind_maps(struct world *world, struct error *err);
+
+/* Ops that open all of them (STAGE_MAKE, before descriptors). */
+int files_emit(struct plan *plan, struct error *err);
+/* Make the ghosts in a branch's root and queue them for their slots. */
+int files_make_ghosts(struct world *world, struct branch *branch, struct error *err);
+
+#endif

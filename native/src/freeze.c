@@ -1,0 +1,277 @@
+/*
+ * Freezing. Threads are stopped with PTRACE_SEIZE and PTRACE_INTERRUPT, which queue no signal and leave job control alone. A process's
+ * threads are listed until no new one appears, and its children only then: what is stopped cannot fork. An orphan can still move to a
+ * process listed earlier, so the children of all are read again until a whole pass finds nobody new.
+ */
+#include "freeze.h"
+#include "proc.h"
+
+#include <dirent.h>
+#include <sched.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef PTRACE_EVENT_STOP
+#define PTRACE_EVENT_STOP 128
+#endif
+
+uint64_t monotonic_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+int wait_for_stop(pid_t tid, bool *job_control, uint64_t deadline)
+{
+    for (unsigned spins = 0;; spins++) {
+        int status;
+        pid_t got = waitpid(tid, &status, __WALL | WNOHANG);
+        if (got == 0) {
+            if (monotonic_ns() > deadline)
+                return -1;
+            /* A stop usually takes a few microseconds; after that give the processor away. */
+            if (spins > 64)
+                usleep(spins > 1000 ? 500 : 20);
+            else
+                sched_yield();
+            continue;
+        }
+        if (got < 0 || !WIFSTOPPED(status))
+            return -1;
+        if (status >> 16 == PTRACE_EVENT_STOP) {
+            int signal = WSTOPSIG(status);
+            *job_control = signal == SIGSTOP || signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
+            return 0;
+        }
+        /* A signal on its way was met first: deliver it, the interrupt is still pending. */
+        int signal = status >> 16 ? 0 : WSTOPSIG(status);
+        if (ptrace(PTRACE_CONT, tid, 0, signal) < 0)
+            return -1;
+    }
+}
+
+static struct process *add_process(struct world *world, pid_t pid, struct process *parent)
+{
+    struct process *process = must_alloc(sizeof *process);
+    process->world = world;
+    process->pid = pid;
+    process->parent = parent;
+    process->index = world->process_count;
+    process->mem = process->pidfd = -1;
+    world->processes = must_grow(world->processes, (size_t)(world->process_count + 1) * sizeof *world->processes);
+    world->processes[world->process_count++] = process;
+    return process;
+}
+
+static bool known_pid(const struct world *world, pid_t pid)
+{
+    for (int i = 0; i < world->process_count; i++)
+        if (world->processes[i]->pid == pid)
+            return true;
+    return false;
+}
+
+static int seize_thread(struct process *process, pid_t tid, struct error *err)
+{
+    if (ptrace(PTRACE_SEIZE, tid, 0, PTRACE_O_SUSPEND_SECCOMP | PTRACE_O_TRACESYSGOOD) < 0) {
+        if (errno == ESRCH)
+            return 0;
+        if (errno != EPERM)
+            return fail_errno(err, "cannot stop thread %d", tid);
+        /* EPERM: a zombie or an exiting thread, or one that somebody traces. */
+        struct error ignored = { 0 };
+        AUTO_FREE char *status = proc_read(&ignored, 1 << 20, NULL, "/proc/%d/task/%d/status", process->pid, tid);
+        const char *tracer = status ? proc_field(status, "TracerPid") : NULL;
+        const char *state = status ? proc_field(status, "State") : NULL;
+        if (tracer && atoi(tracer) > 0 && state && *state != 'Z' && *state != 'X')
+            return fail(err, "unsupported", "%s is traced by another process (a debugger or strace); detach it and fork again",
+                        process_label(process));
+        return 0;
+    }
+    ptrace(PTRACE_INTERRUPT, tid, 0, 0);
+    process->threads = must_grow(process->threads, (size_t)(process->thread_count + 1) * sizeof *process->threads);
+    process->threads[process->thread_count++] = (struct thread){ .process = process, .tid = tid };
+    return 1;
+}
+
+/* Seize each thread not seen before; returns how many, or -1. */
+static int seize_new_threads(struct process *process, struct error *err)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task", process->pid);
+    DIR *directory = opendir(path);
+    if (!directory)
+        return 0;
+    int fresh = 0;
+    struct dirent *entry;
+    while ((entry = readdir(directory))) {
+        pid_t tid = atoi(entry->d_name);
+        bool known = tid <= 0;
+        for (int i = 0; i < process->thread_count && !known; i++)
+            known = process->threads[i].tid == tid;
+        if (known)
+            continue;
+        int seized = process->thread_count < MAX_THREADS_PER_PROCESS
+            ? seize_thread(process, tid, err)
+            : fail(err, "limit", "%s has more than %d threads", process_label(process), MAX_THREADS_PER_PROCESS);
+        if (seized < 0) {
+            closedir(directory);
+            return -1;
+        }
+        fresh += seized;
+    }
+    closedir(directory);
+    return fresh;
+}
+
+static int stop_threads(struct process *process, int from, uint64_t deadline, struct error *err)
+{
+    for (int i = from; i < process->thread_count;) {
+        struct thread *thread = &process->threads[i];
+        if (wait_for_stop(thread->tid, &thread->stopped_by_job_control, deadline) == 0) {
+            i++;
+            continue;
+        }
+        if (monotonic_ns() > deadline && kill(thread->tid, 0) == 0) {
+            return fail(err, "unsupported", "%s: thread %d did not stop within %llu s (it waits in the kernel, state D); "
+                        "end what it waits for and fork again", process_label(process), thread->tid,
+                        FREEZE_TIMEOUT_NS / 1000000000ull);
+        }
+        memmove(thread, thread + 1, (size_t)(process->thread_count - i - 1) * sizeof *thread);
+        process->thread_count--;
+    }
+    return 0;
+}
+
+static void leader_first(struct process *process)
+{
+    for (int i = 1; i < process->thread_count; i++) {
+        if (process->threads[i].tid == process->pid) {
+            struct thread leader = process->threads[i];
+            process->threads[i] = process->threads[0];
+            process->threads[0] = leader;
+        }
+    }
+}
+
+static int freeze_process(struct process *process, uint64_t deadline, struct error *err)
+{
+    for (;;) {
+        int before = process->thread_count;
+        int fresh = seize_new_threads(process, err);
+        if (fresh < 0)
+            return -1;
+        if (fresh == 0)
+            break;
+        if (stop_threads(process, before, deadline, err) < 0)
+            return -1;
+    }
+    leader_first(process);
+    if (process->thread_count == 0)
+        process->zombie = true;
+    else if (process->threads[0].tid != process->pid)
+        return fail(err, "unsupported", "%s: its first thread has ended while others run; that cannot be forked", process_label(process));
+    return 0;
+}
+
+/* Add the children of a stopped process; returns how many were new. */
+static int add_children(struct world *world, struct process *process, struct error *err)
+{
+    int fresh = 0;
+    for (int i = 0; i < process->thread_count; i++) {
+        struct error ignored = { 0 };
+        AUTO_FREE char *text = proc_read(&ignored, 1 << 20, NULL, "/proc/%d/task/%d/children", process->pid, process->threads[i].tid);
+        if (!text)
+            continue;
+        char *rest = text;
+        for (long pid = strtol(rest, &rest, 10); pid > 0; pid = strtol(rest, &rest, 10)) {
+            if (known_pid(world, (pid_t)pid))
+                continue;
+            if (world->process_count >= MAX_PROCESSES)
+                return fail(err, "limit", "the workspace has more than %d processes", MAX_PROCESSES);
+            add_process(world, (pid_t)pid, process);
+            fresh++;
+        }
+    }
+    return fresh;
+}
+
+static int freeze_tree(struct world *world, uint64_t deadline, struct error *err)
+{
+    add_process(world, world->source_pid, NULL);
+    int frozen = 0;
+    for (;;) {
+        for (; frozen < world->process_count; frozen++) {
+            if (freeze_process(world->processes[frozen], deadline, err) < 0)
+                return -1;
+            if (add_children(world, world->processes[frozen], err) < 0)
+                return -1;
+        }
+        int fresh = 0;
+        for (int i = 0; i < world->process_count; i++) {
+            int found = add_children(world, world->processes[i], err);
+            if (found < 0)
+                return -1;
+            fresh += found;
+        }
+        if (fresh == 0)
+            break;
+    }
+    if (world->processes[0]->zombie)
+        return fail(err, "gone", "the source's first process has ended");
+    return 0;
+}
+
+/* An entry that vanished before it could be stopped, and its host pid with it, was never part of the picture. */
+static void drop_vanished(struct world *world)
+{
+    int kept = 0;
+    for (int i = 0; i < world->process_count; i++) {
+        struct process *process = world->processes[i];
+        if (process->zombie && kill(process->pid, 0) < 0)
+            continue;
+        process->index = kept;
+        world->processes[kept++] = process;
+    }
+    world->process_count = kept;
+}
+
+int freeze(struct world *world, struct error *err)
+{
+    if (freeze_tree(world, monotonic_ns() + FREEZE_TIMEOUT_NS, err) < 0) {
+        thaw(world);
+        return -1;
+    }
+    drop_vanished(world);
+    return 0;
+}
+
+void thaw(struct world *world)
+{
+    for (int i = 0; i < world->process_count; i++) {
+        struct process *process = world->processes[i];
+        for (int k = 0; k < process->thread_count; k++) {
+            struct thread *thread = &process->threads[k];
+            if (thread->tid <= 0)
+                continue;
+            if (ptrace(PTRACE_DETACH, thread->tid, 0, 0) < 0 && errno == ESRCH) {
+                /* Not stopped yet (a failed freeze): bring it to a stop, since only a stopped tracee can be detached. */
+                bool job_control;
+                ptrace(PTRACE_INTERRUPT, thread->tid, 0, 0);
+                if (wait_for_stop(thread->tid, &job_control, monotonic_ns() + 200000000ull) == 0)
+                    ptrace(PTRACE_DETACH, thread->tid, 0, 0);
+            }
+            thread->tid = -thread->tid;
+        }
+    }
+}

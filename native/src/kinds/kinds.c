@@ -1,0 +1,20 @@
+/* Every kind of descriptor, in the order in which they are asked. */
+#include "kinds.h"
+
+const struct fd_kind *const fd_kinds[] = {
+    &kind_pidfd,        /* before file: its inode is a regular file of pidfs */
+    &kind_eventfd,
+    &kind_epoll,
+    &kind_timerfd,
+    &kind_signalfd,
+    &kind_inotify,
+    &kind_pipe,
+    &kind_unix,
+    &kind_inet,
+    &kind_netlink,
+    &kind_tty,
+    &kind_device,
+    &kind_file,
+    &kind_refused,      /* takes whatever is left, and refuses it by name */
+    NULL,
+};

@@ -1,0 +1,55 @@
+/* Memory maps: what is mapped where in the source, and which pages hold private data that must be copied. */
+#ifndef TCLONE_MEMORY_H
+#define TCLONE_MEMORY_H
+
+#include "world.h"
+
+enum vma_kind {
+    VMA_ANONYMOUS,
+    VMA_STACK,          /* grows down */
+    VMA_FILE,
+    VMA_SHARED_OBJECT,  /* memfd, /dev/shm, shared anonymous, SysV: shared.c */
+    VMA_VDSO,           /* vdso and vvar: made by one arch_prctl */
+    VMA_VSYSCALL,
+};
+
+struct vma {
+    uint64_t start, end, offset;
+    int protection;             /* PROT_* */
+    bool shared;
+    enum vma_kind kind;
+    uint64_t device, inode;     /* as /proc prints them; device is major << 32 | minor */
+    char *path;                 /* NULL for anonymous ones; unescaped; " (deleted)" kept */
+    struct shared_object *object;
+    struct file_opening *opening;
+    bool has_pages;             /* private pages to copy */
+    uint64_t page_bytes;
+};
+
+struct page_run {
+    uint64_t start, end;
+    struct vma *vma;
+};
+
+struct memory_map {
+    struct vma *vmas;
+    int vma_count;
+    uint64_t vdso, vvar;        /* start of [vdso]; start of the first [vvar…] */
+    uint64_t start_code, end_code, start_data, end_data, start_brk, brk, start_stack;
+    uint64_t arg_start, arg_end, env_start, env_end;
+    char auxv[1024];
+    size_t auxv_size;
+    struct page_run *runs;
+    int run_count;
+    uint64_t bytes;             /* to copy */
+};
+
+int memory_read_map(struct process *process, struct error *err);
+/* Find the private pages (PAGEMAP_SCAN); the source must be frozen. */
+int memory_scan_pages(struct process *process, struct error *err);
+bool memory_range_free(const struct world *world, uint64_t start, uint64_t end);
+
+#define MAX_VMAS 70000
+#define TASK_TOP 0x7ffffffff000ull
+
+#endif

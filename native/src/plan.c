@@ -1,0 +1,135 @@
+#include "plan.h"
+
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+
+#define STATUS_FLAGS (O_APPEND | O_NONBLOCK | O_ASYNC | O_DIRECT | O_NOATIME)
+
+uint64_t plan_reserve(struct plan *plan, size_t size)
+{
+    uint64_t address = plan->arena + plan->used;
+    plan->used += (size + 15) & ~(size_t)15;
+    if (plan->used > plan->size) {
+        fprintf(stderr, "tclone-livefork: the arena of %zu MiB is full\n", plan->size >> 20);
+        _Exit(1);
+    }
+    return address;
+}
+
+void *plan_local(struct plan *plan, uint64_t address)
+{
+    return plan->arena_local + (address - plan->arena);
+}
+
+uint64_t plan_data(struct plan *plan, const void *data, size_t size)
+{
+    uint64_t address = plan_reserve(plan, size);
+    memcpy(plan_local(plan, address), data, size);
+    return address;
+}
+
+uint64_t plan_string(struct plan *plan, const char *text)
+{
+    return plan_data(plan, text, strlen(text) + 1);
+}
+
+/* Most ops of a run name the same object: keep one copy of the text. */
+static uint64_t what_string(struct plan *plan, const char *text)
+{
+    static uint64_t last;
+    if (last && strcmp(plan_local(plan, last), text) == 0)
+        return last;
+    last = plan_string(plan, text);
+    return last;
+}
+
+int emit_op(struct batch *batch, struct op op, const char *what, ...)
+{
+    char text[256];
+    va_list args;
+    va_start(args, what);
+    vsnprintf(text, sizeof text, what, args);
+    va_end(args);
+    if (batch->count == batch->capacity) {
+        batch->capacity = batch->capacity ? batch->capacity * 2 : 16;
+        batch->ops = must_grow(batch->ops, (size_t)batch->capacity * sizeof *batch->ops);
+    }
+    op.what = what_string(batch->plan, text);
+    batch->ops[batch->count] = op;
+    return batch->count++;
+}
+
+uint64_t emit_result_cell(struct batch *batch)
+{
+    struct op *op = &batch->ops[batch->count - 1];
+    if (!op->cell)
+        op->cell = plan_reserve(batch->plan, sizeof(uint64_t));
+    return op->cell;
+}
+
+void emit_to_slot(struct batch *batch, const struct description *description, const char *what)
+{
+    uint64_t cell = emit_result_cell(batch);
+    EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_dup3, cell, SLOT(batch->plan, description), 0);
+    EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_close, cell);
+}
+
+void emit_status_flags(struct batch *batch, const struct description *description, const char *what)
+{
+    int flags = description->flags & STATUS_FLAGS;
+    uint64_t slot = SLOT(batch->plan, description);
+    if (flags)
+        EMIT(batch, what, SYS_fcntl, slot, F_SETFL, (uint64_t)flags);
+    if (description->owner_pid) {
+        struct { int type, pid; } owner = { description->owner_type, description->owner_pid };
+        /* The owner may not exist yet: pid 1 sets it again in the late batch (rebuild.c). */
+        EMIT_FLAGS(plan_late(batch->plan), what, OP_MAY_FAIL, SYS_fcntl, slot, F_SETOWN_EX, plan_data(batch->plan, &owner, sizeof owner));
+    }
+    if (description->owner_signal)
+        EMIT(batch, what, SYS_fcntl, slot, F_SETSIG, (uint64_t)description->owner_signal);
+}
+
+struct batch *plan_creator(struct plan *plan, enum stage stage, int ns_pid, uint32_t uid, uint32_t gid)
+{
+    if (ns_pid == 1 && uid == 0 && gid == 0)
+        return &plan->common[stage];
+    for (int i = 0; i < plan->creator_count; i++) {
+        struct creator *creator = &plan->creators[i];
+        if (creator->stage == stage && creator->ns_pid == ns_pid && creator->uid == uid && creator->gid == gid)
+            return creator->batch;
+    }
+    plan->creators = must_grow(plan->creators, (size_t)(plan->creator_count + 1) * sizeof *plan->creators);
+    struct creator *creator = &plan->creators[plan->creator_count++];
+    *creator = (struct creator){ .stage = stage, .ns_pid = ns_pid, .uid = uid, .gid = gid };
+    creator->batch = must_alloc(sizeof *creator->batch);
+    creator->batch->plan = plan;
+    return creator->batch;
+}
+
+struct batch *plan_late(struct plan *plan)
+{
+    return &plan->late;
+}
+
+struct batch *plan_own(struct plan *plan, const struct process *process)
+{
+    return &plan->own[process->index];
+}
+
+uint64_t batch_place(struct batch *batch)
+{
+    struct plan *plan = batch->plan;
+    uint64_t address = plan_reserve(plan, (size_t)(batch->count + 1) * sizeof(struct op));
+    struct op *ops = plan_local(plan, address);
+    if (batch->count)
+        memcpy(ops, batch->ops, (size_t)batch->count * sizeof *ops);
+    ops[batch->count] = (struct op){ .number = OP_STOP };
+    free(batch->ops);
+    batch->ops = NULL;
+    batch->count = batch->capacity = 0;
+    return address;
+}

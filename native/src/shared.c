@@ -1,0 +1,501 @@
+#include "shared.h"
+#include "files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ipc.h>
+#include <sys/mman.h>
+#include <sys/shm.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#define SHM_PREFIX "/dev/shm/"
+#define MEMFD_PREFIX "/memfd:"
+#define DELETED " (deleted)"
+#define MAX_SHM_DEPTH 16
+#define MAX_SHM_ENTRIES 100000
+#ifndef SHM_STAT_ANY
+#define SHM_STAT_ANY 15
+#endif
+#define SHM_DEST_FLAG 01000
+
+static bool starts(const char *text, const char *prefix) { return strncmp(text, prefix, strlen(prefix)) == 0; }
+
+static char *without_deleted(const char *text)
+{
+    char *copy = must_copy_string(text);
+    size_t length = strlen(copy), suffix = strlen(DELETED);
+    if (length > suffix && strcmp(copy + length - suffix, DELETED) == 0)
+        copy[length - suffix] = 0;
+    return copy;
+}
+
+static struct shared_objects *objects(struct world *world)
+{
+    if (!world->shared)
+        world->shared = must_alloc(sizeof *world->shared);
+    return world->shared;
+}
+
+static struct shared_object *add_object(struct world *world)
+{
+    struct shared_objects *all = objects(world);
+    struct shared_object *object = must_alloc(sizeof *object);
+    object->index = all->count;
+    object->source = -1;
+    object->seals = -1;
+    all->list = must_grow(all->list, (size_t)(all->count + 1) * sizeof *all->list);
+    all->list[all->count++] = object;
+    return object;
+}
+
+static struct shared_object *find_object(struct world *world, uint64_t device, uint64_t inode, bool sysv)
+{
+    struct shared_objects *all = objects(world);
+    for (int i = 0; i < all->count; i++) {
+        struct shared_object *object = all->list[i];
+        if (object->inode == inode && (object->kind == SHARED_SYSV) == sysv && (sysv || object->device == device))
+            return object;
+    }
+    return NULL;
+}
+
+/* Take over `fd`, a readable descriptor of a tmpfs inode. `link` is its name as /proc tells it. */
+static struct shared_object *describe(struct world *world, int fd, const char *link, struct error *err)
+{
+    struct stat st;
+    if (fstat(fd, &st) < 0) {
+        fail_errno(err, "cannot look at shared memory %s", link);
+        close(fd);
+        return NULL;
+    }
+    struct shared_object *object = add_object(world);
+    object->source = fd;
+    object->device = (uint64_t)major(st.st_dev) << 32 | minor(st.st_dev);
+    object->inode = st.st_ino;
+    object->size = (uint64_t)st.st_size;
+    object->mode = st.st_mode & 07777;
+    object->uid = st.st_uid;
+    object->gid = st.st_gid;
+    object->aux = files_new_aux(world);
+    AUTO_FREE char *name = without_deleted(link);
+    if (starts(name, SHM_PREFIX)) {
+        object->kind = SHARED_SHM_FILE;
+        object->name = must_copy_string(name + strlen(SHM_PREFIX));
+        object->linked = files_path_is(world, name, st.st_ino);
+    } else if (starts(name, MEMFD_PREFIX)) {
+        object->kind = SHARED_MEMFD;
+        object->name = must_copy_string(name + strlen(MEMFD_PREFIX));
+        object->seals = fcntl(fd, F_GET_SEALS);
+    } else {
+        object->kind = SHARED_ANONYMOUS;
+        object->name = must_copy_string(name);
+    }
+    return object;
+}
+
+static int reopen_readable(const char *path, const char *what, struct error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return fail_errno(err, "cannot read the shared memory of %s", what);
+    return fd;
+}
+
+struct shared_object *shared_of_description(struct world *world, const struct description *description, struct error *err)
+{
+    if (!S_ISREG(description->st.st_mode) || (!starts(description->link, SHM_PREFIX) && !starts(description->link, MEMFD_PREFIX)))
+        return NULL;
+    uint64_t device = (uint64_t)major(description->st.st_dev) << 32 | minor(description->st.st_dev);
+    struct shared_object *object = find_object(world, device, description->st.st_ino, false);
+    if (object)
+        return object;
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", description->local);
+    int fd = reopen_readable(path, description->link, err);
+    return fd < 0 ? NULL : describe(world, fd, description->link, err);
+}
+
+int shared_bind_maps(struct world *world, struct error *err)
+{
+    for (int i = 0; i < world->process_count; i++) {
+        struct process *process = world->processes[i];
+        for (int k = 0; process->map && k < process->map->vma_count; k++) {
+            struct vma *vma = &process->map->vmas[k];
+            if (vma->kind != VMA_SHARED_OBJECT)
+                continue;
+            bool sysv = vma->path && starts(vma->path, "/SYSV");
+            vma->object = find_object(world, vma->device, vma->inode, sysv);
+            if (vma->object)
+                continue;
+            if (sysv)
+                return fail(err, "internal", "%s maps the SysV segment %lu, which its IPC namespace does not list", process_label(process),
+                            (unsigned long)vma->inode);
+            if (!vma->path)
+                return fail(err, "unsupported", "%s has a shared mapping at %lx of a kind that cannot be copied", process_label(process),
+                            (unsigned long)vma->start);
+            char path[96];
+            snprintf(path, sizeof path, "/proc/%d/map_files/%lx-%lx", process->pid, (unsigned long)vma->start, (unsigned long)vma->end);
+            int fd = reopen_readable(path, process_label(process), err);
+            if (fd < 0 || !(vma->object = describe(world, fd, vma->path, err)))
+                return -1;
+        }
+    }
+    return 0;
+}
+
+/* ---- SysV ---- */
+
+static int enter_ipc(int ns, struct error *err)
+{
+    if (setns(ns, CLONE_NEWIPC) < 0)
+        return fail_errno(err, "cannot enter an IPC namespace");
+    return 0;
+}
+
+static int own_ipc(struct error *err)
+{
+    int fd = open("/proc/thread-self/ns/ipc", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return fail_errno(err, "cannot open this thread's IPC namespace");
+    return fd;
+}
+
+static int read_segments(struct world *world, struct error *err)
+{
+    struct shm_info info;
+    int highest = shmctl(0, SHM_INFO, (struct shmid_ds *)&info);
+    for (int i = 0; i <= highest; i++) {
+        struct shmid_ds ds;
+        int id = shmctl(i, SHM_STAT_ANY, &ds);
+        if (id < 0)
+            continue;
+        struct shared_object *object = add_object(world);
+        object->kind = SHARED_SYSV;
+        object->inode = (uint64_t)id;
+        object->size = ds.shm_segsz;
+        object->key = ds.shm_perm.__key;
+        object->mode = ds.shm_perm.mode & 0777;
+        object->marked_removed = ds.shm_perm.mode & SHM_DEST_FLAG;
+        object->uid = ds.shm_perm.uid;
+        object->gid = ds.shm_perm.gid;
+        object->source_map = shmat(id, NULL, SHM_RDONLY);
+        if (object->source_map == (void *)-1)
+            return fail_errno(err, "cannot attach the SysV segment %d", id);
+    }
+    return 0;
+}
+
+int shared_read_sysv(struct world *world, struct error *err)
+{
+    AUTO_CLOSE int home = own_ipc(err);
+    if (home < 0 || enter_ipc(world->ipc_ns, err) < 0)
+        return -1;
+    int status = read_segments(world, err);
+    if (setns(home, CLONE_NEWIPC) < 0)
+        return fail_errno(err, "cannot return to the host's IPC namespace");
+    return status;
+}
+
+static int write_text(const char *path, const char *text)
+{
+    AUTO_CLOSE int fd = open(path, O_WRONLY | O_CLOEXEC);
+    return fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text) ? 0 : -1;
+}
+
+static int make_segment(struct branch *branch, const struct shared_object *object, struct error *err)
+{
+    char id_text[24];
+    snprintf(id_text, sizeof id_text, "%d", (int)object->inode);
+    if (write_text("/proc/sys/kernel/shm_next_id", id_text) < 0)
+        return fail_errno(err, "cannot choose the id of SysV segment %s", id_text);
+    int id = shmget(object->key, object->size, IPC_CREAT | IPC_EXCL | (int)(object->mode & 0777));
+    if (id != (int)object->inode)
+        return fail_errno(err, "the SysV segment %s got the id %d", id_text, id);
+    struct shmid_ds ds;
+    if (shmctl(id, IPC_STAT, &ds) == 0) {
+        ds.shm_perm.uid = object->uid;
+        ds.shm_perm.gid = object->gid;
+        if (shmctl(id, IPC_SET, &ds) < 0)
+            return fail_errno(err, "cannot set the owner of SysV segment %s", id_text);
+    }
+    branch->attached[object->index] = shmat(id, NULL, 0);
+    if (branch->attached[object->index] == (void *)-1)
+        return fail_errno(err, "cannot attach the SysV segment %s of the branch", id_text);
+    return 0;
+}
+
+static int in_branch_ipc(struct world *world, struct branch *branch, int (*work)(struct branch *, const struct shared_object *, struct error *),
+                         struct error *err)
+{
+    bool any = false;
+    for (int i = 0; i < objects(world)->count; i++)
+        any |= world->shared->list[i]->kind == SHARED_SYSV;
+    if (!any)
+        return 0;
+    AUTO_CLOSE int home = own_ipc(err);
+    if (home < 0 || enter_ipc(branch->ipc_ns, err) < 0)
+        return -1;
+    int status = 0;
+    for (int i = 0; i < world->shared->count && status == 0; i++)
+        if (world->shared->list[i]->kind == SHARED_SYSV)
+            status = work(branch, world->shared->list[i], err);
+    if (setns(home, CLONE_NEWIPC) < 0)
+        return fail_errno(err, "cannot return to the host's IPC namespace");
+    return status;
+}
+
+/* ---- /dev/shm ---- */
+
+/* Every directory and every file with a name; files that are open or mapped are objects, the others are copied here. */
+static int copy_tree(struct world *world, struct branch *branch, int from, int to, const char *prefix, int depth, int *budget, struct error *err);
+
+static int copy_small_file(int from, int to, const struct stat *st, const char *name, struct error *err)
+{
+    if (ftruncate(to, st->st_size) < 0)
+        return fail_errno(err, "cannot size /dev/shm/%s", name);
+    if (st->st_size == 0)
+        return 0;
+    char *data = mmap(NULL, (size_t)st->st_size, PROT_READ, MAP_SHARED, from, 0);
+    if (data == MAP_FAILED)
+        return fail_errno(err, "cannot map /dev/shm/%s", name);
+    int status = 0;
+    for (off_t at = 0; at < st->st_size && status == 0;) {
+        off_t start = lseek(from, at, SEEK_DATA);
+        if (start < 0)
+            break;
+        off_t end = lseek(from, start, SEEK_HOLE);
+        if (pwrite(to, data + start, (size_t)(end - start), start) != end - start)
+            status = fail_errno(err, "cannot copy /dev/shm/%s", name);
+        at = end;
+    }
+    munmap(data, (size_t)st->st_size);
+    return status;
+}
+
+static int copy_entry(struct world *world, struct branch *branch, int from, int to, const char *name, const char *path, int depth, int *budget,
+                      struct error *err)
+{
+    struct stat st;
+    if (fstatat(from, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+        return 0;
+    if (S_ISDIR(st.st_mode)) {
+        if (mkdirat(to, name, 0700) < 0)
+            return fail_errno(err, "cannot make /dev/shm/%s", path);
+        AUTO_CLOSE int from_child = openat(from, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        AUTO_CLOSE int to_child = openat(to, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (from_child < 0 || to_child < 0)
+            return fail_errno(err, "cannot open /dev/shm/%s", path);
+        if (copy_tree(world, branch, from_child, to_child, path, depth + 1, budget, err) < 0)
+            return -1;
+    } else if (S_ISLNK(st.st_mode)) {
+        char target[4096];
+        ssize_t length = readlinkat(from, name, target, sizeof target - 1);
+        target[length < 0 ? 0 : length] = 0;
+        if (length < 0 || symlinkat(target, to, name) < 0)
+            return fail_errno(err, "cannot copy the link /dev/shm/%s", path);
+    } else if (S_ISREG(st.st_mode)) {
+        int fd = openat(to, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (fd < 0)
+            return fail_errno(err, "cannot make /dev/shm/%s", path);
+        struct shared_object *object = find_object(world, (uint64_t)major(st.st_dev) << 32 | minor(st.st_dev), st.st_ino, false);
+        if (object) {
+            branch->objects[object->index] = fd;
+        } else {
+            AUTO_CLOSE int copy = fd;
+            AUTO_CLOSE int source = openat(from, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+            if (source < 0 || copy_small_file(source, copy, &st, path, err) < 0)
+                return fail_errno(err, "cannot copy /dev/shm/%s", path);
+        }
+    } else if (!S_ISSOCK(st.st_mode)) {
+        if (mknodat(to, name, st.st_mode, st.st_rdev) < 0)
+            return fail_errno(err, "cannot make /dev/shm/%s", path);
+    } else {
+        return 0;               /* sockets are bound again by their kind */
+    }
+    if (fchownat(to, name, st.st_uid, st.st_gid, AT_SYMLINK_NOFOLLOW) < 0)
+        return fail_errno(err, "cannot set the owner of /dev/shm/%s", path);
+    if (!S_ISLNK(st.st_mode) && fchmodat(to, name, st.st_mode & 07777, 0) < 0)
+        return fail_errno(err, "cannot set the mode of /dev/shm/%s", path);
+    struct timespec times[2] = { st.st_atim, st.st_mtim };
+    utimensat(to, name, times, AT_SYMLINK_NOFOLLOW);
+    return 0;
+}
+
+static int copy_tree(struct world *world, struct branch *branch, int from, int to, const char *prefix, int depth, int *budget, struct error *err)
+{
+    if (depth > MAX_SHM_DEPTH)
+        return fail(err, "limit", "/dev/shm/%s is nested deeper than %d", prefix, MAX_SHM_DEPTH);
+    int listing = openat(from, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *directory = listing < 0 ? NULL : fdopendir(listing);
+    if (!directory)
+        return fail_errno(err, "cannot list /dev/shm/%s", prefix);
+    int status = 0;
+    struct dirent *entry;
+    while (status == 0 && (entry = readdir(directory))) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        char path[1024];
+        snprintf(path, sizeof path, "%s%s%s", prefix, *prefix ? "/" : "", entry->d_name);
+        if (--*budget < 0)
+            status = fail(err, "limit", "/dev/shm holds more than %d entries", MAX_SHM_ENTRIES);
+        else
+            status = copy_entry(world, branch, from, to, entry->d_name, path, depth, budget, err);
+    }
+    closedir(directory);
+    return status;
+}
+
+static int open_shm(const char *format, pid_t pid, struct error *err)
+{
+    char path[64];
+    snprintf(path, sizeof path, format, pid);
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return fail_errno(err, "cannot open %s", path);
+    return fd;
+}
+
+static int copy_shm(struct world *world, struct branch *branch, struct error *err)
+{
+    AUTO_CLOSE int from = open_shm("/proc/%d/root/dev/shm", world->source_pid, err);
+    AUTO_CLOSE int to = open_shm("/proc/%d/root/dev/shm", branch->init, err);
+    int budget = MAX_SHM_ENTRIES;
+    if (from < 0 || to < 0)
+        return -1;
+    return copy_tree(world, branch, from, to, "", 0, &budget, err);
+}
+
+/* ---- in a branch ---- */
+
+static int make_unlinked_shm(struct branch *branch, const struct shared_object *object, struct error *err)
+{
+    AUTO_CLOSE int directory = open_shm("/proc/%d/root/dev/shm", branch->init, err);
+    if (directory < 0)
+        return -1;
+    const char *name = strrchr(object->name, '/') ? strrchr(object->name, '/') + 1 : object->name;
+    int fd = openat(directory, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    char other[64];
+    if (fd < 0) {               /* the name was given to another file since */
+        snprintf(other, sizeof other, ".tclone-unlinked-%d", object->index);
+        name = other;
+        fd = openat(directory, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    }
+    if (fd < 0)
+        return fail_errno(err, "cannot make /dev/shm/%s", object->name);
+    unlinkat(directory, name, 0);
+    return fd;
+}
+
+static int make_object(struct branch *branch, const struct shared_object *object, struct error *err)
+{
+    int fd = branch->objects[object->index];
+    if (fd < 0 && object->kind == SHARED_SHM_FILE)
+        fd = make_unlinked_shm(branch, object, err);
+    else if (fd < 0)
+        fd = memfd_create(object->name, MFD_CLOEXEC | (object->seals >= 0 && !(object->seals & F_SEAL_SEAL && object->seals == F_SEAL_SEAL)
+                                                       ? MFD_ALLOW_SEALING : 0));
+    if (fd < 0)
+        return fail_errno(err, "cannot make the shared memory %s", object->name);
+    branch->objects[object->index] = fd;
+    if (ftruncate(fd, (off_t)object->size) < 0)
+        return fail_errno(err, "cannot size the shared memory %s", object->name);
+    if (fchown(fd, object->uid, object->gid) < 0 || fchmod(fd, object->mode) < 0)
+        return fail_errno(err, "cannot set the owner of the shared memory %s", object->name);
+    return 0;
+}
+
+int shared_make(struct world *world, struct branch *branch, struct error *err)
+{
+    struct shared_objects *all = objects(world);
+    branch->objects = must_alloc((size_t)(all->count + 1) * sizeof *branch->objects);
+    branch->attached = must_alloc((size_t)(all->count + 1) * sizeof *branch->attached);
+    for (int i = 0; i < all->count; i++)
+        branch->objects[i] = -1;
+    if (copy_shm(world, branch, err) < 0)
+        return -1;
+    for (int i = 0; i < all->count; i++) {
+        struct shared_object *object = all->list[i];
+        if (object->kind == SHARED_SYSV)
+            continue;
+        if (make_object(branch, object, err) < 0)
+            return -1;
+        int copy = fcntl(branch->objects[i], F_DUPFD_CLOEXEC, 0);
+        if (copy < 0)
+            return fail_errno(err, "cannot duplicate a descriptor");
+        branch_give(branch, aux_slot(world, object->aux), copy);
+    }
+    return in_branch_ipc(world, branch, make_segment, err);
+}
+
+static int64_t copy_segment(const struct shared_object *object, char *to)
+{
+    /* Pages of zeroes are left as holes: a display buffer is mostly untouched. */
+    static const char zero[4096];
+    int64_t copied = 0;
+    for (uint64_t at = 0; at < object->size; at += sizeof zero) {
+        size_t length = object->size - at < sizeof zero ? (size_t)(object->size - at) : sizeof zero;
+        if (memcmp(object->source_map + at, zero, length) == 0)
+            continue;
+        memcpy(to + at, object->source_map + at, length);
+        copied += (int64_t)length;
+    }
+    return copied;
+}
+
+int64_t shared_fill(struct world *world, struct branch *branch, int index, struct error *err)
+{
+    struct shared_object *object = world->shared->list[index];
+    if (object->kind == SHARED_SYSV)
+        return copy_segment(object, branch->attached[index]);
+    if (object->size == 0)
+        return 0;
+    char *data = mmap(NULL, object->size, PROT_READ, MAP_SHARED, object->source, 0);
+    if (data == MAP_FAILED)
+        return fail_errno(err, "cannot map the shared memory %s", object->name);
+    int64_t copied = 0;
+    for (off_t at = 0; (uint64_t)at < object->size;) {
+        off_t start = lseek(object->source, at, SEEK_DATA);
+        if (start < 0)
+            break;
+        off_t end = lseek(object->source, start, SEEK_HOLE);
+        if (end <= start)
+            break;
+        if (pwrite(branch->objects[index], data + start, (size_t)(end - start), start) != end - start) {
+            munmap(data, object->size);
+            return fail_errno(err, "cannot fill the shared memory %s of the branch", object->name);
+        }
+        copied += end - start;
+        at = end;
+    }
+    munmap(data, object->size);
+    return copied;
+}
+
+static int remove_segment(struct branch *branch, const struct shared_object *object, struct error *err)
+{
+    (void)branch;
+    if (object->marked_removed && shmctl((int)object->inode, IPC_RMID, NULL) < 0)
+        return fail_errno(err, "cannot mark the SysV segment %d removed", (int)object->inode);
+    return 0;
+}
+
+int shared_finish(struct world *world, struct branch *branch, struct error *err)
+{
+    for (int i = 0; i < objects(world)->count; i++) {
+        struct shared_object *object = world->shared->list[i];
+        if (object->kind == SHARED_MEMFD && object->seals > 0 && object->seals != F_SEAL_SEAL
+            && fcntl(branch->objects[i], F_ADD_SEALS, object->seals) < 0)
+            return fail_errno(err, "cannot seal the memfd %s", object->name);
+        if (branch->attached[i]) {
+            shmdt(branch->attached[i]);
+            branch->attached[i] = NULL;
+        }
+    }
+    return in_branch_ipc(world, branch, remove_segment, err);
+}

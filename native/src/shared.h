@@ -1,0 +1,49 @@
+/* Memory that several processes can share: memfds, /dev/shm files, shared anonymous mappings, SysV segments. Each object once a branch. */
+#ifndef TCLONE_SHARED_H
+#define TCLONE_SHARED_H
+
+#include "branch.h"
+#include "memory.h"
+#include "world.h"
+
+enum shared_kind { SHARED_MEMFD, SHARED_SHM_FILE, SHARED_ANONYMOUS, SHARED_SYSV };
+
+struct shared_object {
+    int index;
+    enum shared_kind kind;
+    uint64_t device, inode;     /* inode is the shmid for SysV */
+    char *name;                 /* memfd name, or path below /dev/shm; " (deleted)" removed */
+    bool linked;                /* a /dev/shm file that still has its name */
+    int source;                 /* readable descriptor of the source's object; -1 for SysV */
+    const char *source_map;     /* our mapping of a SysV segment */
+    uint64_t size;
+    mode_t mode;
+    uid_t uid;
+    gid_t gid;
+    int seals;                  /* -1 = sealing is not possible */
+    int aux;                    /* auxiliary slot, not for SysV */
+    /* SysV */
+    int key;
+    bool marked_removed;
+};
+
+struct shared_objects {
+    struct shared_object **list;
+    int count;
+};
+
+/* The object behind a description (memfd or /dev/shm file), or NULL if it is neither. */
+struct shared_object *shared_of_description(struct world *world, const struct description *description, struct error *err);
+/* Bind every shared mapping to its object. */
+int shared_bind_maps(struct world *world, struct error *err);
+/* SysV segments of the source's IPC namespace, attached or not. */
+int shared_read_sysv(struct world *world, struct error *err);
+
+/* In a branch: make every object (no content yet) and all files of /dev/shm. */
+int shared_make(struct world *world, struct branch *branch, struct error *err);
+/* Copy the content of object `index` into a branch; returns bytes or -1. Thread-safe. */
+int64_t shared_fill(struct world *world, struct branch *branch, int index, struct error *err);
+/* After every mapping exists: seals, removal marks. */
+int shared_finish(struct world *world, struct branch *branch, struct error *err);
+
+#endif

@@ -1,0 +1,202 @@
+#include "tasks.h"
+#include "memory.h"
+#include "proc.h"
+
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define XSTATE_LIMIT (64u << 10)
+#define CODE_SEGMENT_64 0x33
+#define PTRACE_GET_RSEQ_CONFIG 0x420f
+
+/* The last number of a line like "NSpid:\t4711\t41": the innermost namespace. *depth counts them. */
+static int last_number(const char *field, int *depth)
+{
+    int value = 0;
+    *depth = 0;
+    while (field && *field && *field != '\n') {
+        char *end;
+        long number = strtol(field, &end, 10);
+        if (end == field)
+            break;
+        value = (int)number;
+        ++*depth;
+        field = end;
+    }
+    return value;
+}
+
+static int read_status(struct process *process, int *namespace_depth, struct error *err)
+{
+    AUTO_FREE char *text = proc_read(err, 1 << 20, NULL, "/proc/%d/status", process->pid);
+    if (!text)
+        return -1;
+    int depth, ignored;
+    process->ns_pid = last_number(proc_field(text, "NSpid"), &depth);
+    process->ns_group = last_number(proc_field(text, "NSpgid"), &ignored);
+    process->ns_session = last_number(proc_field(text, "NSsid"), &ignored);
+    const char *mask = proc_field(text, "Umask");
+    process->umask = mask ? (int)strtol(mask, NULL, 8) : 022;
+    const char *ignore = proc_field(text, "SigIgn");
+    process->ignores_trap = ignore && strtoull(ignore, NULL, 16) >> (SIGTRAP - 1) & 1;
+    if (!process->parent)
+        *namespace_depth = depth;
+    else if (depth != *namespace_depth)
+        return fail(err, "unsupported", "%s lives in a nested pid namespace, which cannot be forked yet; start the program without its "
+                    "namespace sandbox", process_label(process));
+    return 0;
+}
+
+/* Same namespaces as pid 1? Another user, network, mount or IPC namespace made inside cannot be made again yet. */
+static int check_namespaces(const struct process *process, struct error *err)
+{
+    static const char *const names[] = { "user", "mnt", "net", "ipc", "uts", NULL };
+    const struct process *first = process->world->processes[0];
+    for (int i = 0; names[i] && process != first; i++) {
+        struct stat mine, theirs;
+        char path[64];
+        snprintf(path, sizeof path, "/proc/%d/ns/%s", process->pid, names[i]);
+        if (stat(path, &mine) < 0)
+            return fail_errno(err, "cannot look at %s", path);
+        snprintf(path, sizeof path, "/proc/%d/ns/%s", first->pid, names[i]);
+        if (stat(path, &theirs) < 0)
+            return fail_errno(err, "cannot look at %s", path);
+        if (mine.st_ino != theirs.st_ino)
+            return fail(err, "unsupported", "%s has a %s namespace of its own, which cannot be forked yet; start the program without its "
+                        "namespace sandbox", process_label(process), names[i]);
+    }
+    return 0;
+}
+
+static int read_zombie(struct process *process, struct error *err)
+{
+    AUTO_FREE char *text = proc_read(err, 1 << 16, NULL, "/proc/%d/stat", process->pid);
+    if (!text)
+        return -1;
+    const char *last = strrchr(text, ' ');
+    process->exit_code = last ? atoi(last + 1) : 0;
+    return 0;
+}
+
+static int read_thread(struct thread *thread, struct error *err)
+{
+    static char buffer[XSTATE_LIMIT];
+    pid_t tid = thread->tid;
+    struct iovec io = { &thread->regs, sizeof thread->regs };
+    if (ptrace(PTRACE_GETREGSET, tid, NT_PRSTATUS, &io) < 0)
+        return fail_errno(err, "cannot read the registers of thread %d", tid);
+    if (thread->regs.cs != CODE_SEGMENT_64)
+        return fail(err, "unsupported", "%s runs 32-bit code, which cannot be forked", process_label(thread->process));
+    io = (struct iovec){ buffer, sizeof buffer };
+    if (ptrace(PTRACE_GETREGSET, tid, NT_X86_XSTATE, &io) < 0)
+        return fail_errno(err, "cannot read the extended registers of thread %d", tid);
+    thread->xstate = must_alloc(io.iov_len);
+    thread->xstate_size = io.iov_len;
+    memcpy(thread->xstate, buffer, io.iov_len);
+    if (ptrace(PTRACE_GETSIGMASK, tid, sizeof thread->signal_mask, &thread->signal_mask) < 0)
+        return fail_errno(err, "cannot read the signal mask of thread %d", tid);
+    struct { uint64_t pointer; uint32_t size, signature, flags, pad; } rseq = { 0 };
+    if (ptrace(PTRACE_GET_RSEQ_CONFIG, tid, sizeof rseq, &rseq) < 0)
+        return fail_errno(err, "cannot read the rseq registration of thread %d", tid);
+    thread->rseq = rseq.pointer;
+    thread->rseq_size = rseq.size;
+    thread->rseq_signature = rseq.signature;
+    if (syscall(SYS_get_robust_list, tid, &thread->robust_list, &thread->robust_list_size) < 0)
+        return fail_errno(err, "cannot read the robust list of thread %d", tid);
+    return 0;
+}
+
+static int open_process(struct process *process, struct error *err)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/mem", process->pid);
+    process->mem = open(path, O_RDONLY | O_CLOEXEC);
+    if (process->mem < 0)
+        return fail_errno(err, "cannot open %s", path);
+    process->pidfd = (int)syscall(SYS_pidfd_open, process->pid, 0);
+    if (process->pidfd < 0)
+        return fail_errno(err, "cannot open a pidfd of %s", process_label(process));
+    process->executable = proc_link(err, "/proc/%d/exe", process->pid);
+    process->cwd = proc_link(err, "/proc/%d/cwd", process->pid);
+    process->root = proc_link(err, "/proc/%d/root", process->pid);
+    if (!process->executable || !process->cwd || !process->root)
+        return -1;
+    return 0;
+}
+
+int tasks_read(struct world *world, struct error *err)
+{
+    int depth = 0;
+    for (int i = 0; i < world->process_count; i++) {
+        struct process *process = world->processes[i];
+        if (read_status(process, &depth, err) < 0)
+            return -1;
+        if (process->zombie) {
+            if (read_zombie(process, err) < 0)
+                return -1;
+            continue;
+        }
+        if (check_namespaces(process, err) < 0 || open_process(process, err) < 0)
+            return -1;
+        for (int k = 0; k < process->thread_count; k++)
+            if (read_thread(&process->threads[k], err) < 0)
+                return -1;
+    }
+    return 0;
+}
+
+/* ---- asked inside ---- */
+
+struct core_memo {
+    int gettid, brk, first_fd;
+    uint64_t clear_tid;
+};
+
+static int core_ask(struct query *query, void **memo, struct error *err)
+{
+    (void)err;
+    struct core_memo *mine = must_alloc(sizeof *mine);
+    *memo = mine;
+    mine->gettid = ASK(query, SYS_gettid);
+    mine->clear_tid = query_reserve(query, sizeof(uint64_t));
+    ASK(query, SYS_prctl, PR_GET_TID_ADDRESS, mine->clear_tid);
+    mine->brk = ASK(query, SYS_brk, 0);
+    const struct process *process = query_thread(query)->process;
+    for (int i = 0; query_is_leader(query) && i < process->fd_count; i++) {
+        int op = ASK(query, SYS_fcntl, (uint64_t)process->fds[i].fd, F_GETFD);
+        if (i == 0)
+            mine->first_fd = op;
+    }
+    return 0;
+}
+
+static int core_collect(struct query *query, void *memo, struct error *err)
+{
+    struct core_memo *mine = memo;
+    struct thread *thread = query_thread(query);
+    thread->ns_tid = (pid_t)query_result(query, mine->gettid);
+    thread->clear_tid = *(uint64_t *)query_read(query, mine->clear_tid);
+    if (thread->ns_tid <= 0)
+        return fail(err, "internal", "%s: gettid failed inside it", process_label(thread->process));
+    struct process *process = thread->process;
+    process->map->brk = (uint64_t)query_result(query, mine->brk);
+    for (int i = 0; query_is_leader(query) && i < process->fd_count; i++) {
+        int64_t flags = query_result(query, mine->first_fd + i);
+        if (flags < 0)
+            return fail(err, "internal", "%s: descriptor %d vanished while frozen", process_label(process), process->fds[i].fd);
+        process->fds[i].cloexec = flags & FD_CLOEXEC;
+    }
+    return 0;
+}
+
+const struct part part_core = { .name = "core", .ask = core_ask, .collect = core_collect };

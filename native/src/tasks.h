@@ -1,0 +1,13 @@
+/* Ids, registers and other state of processes and threads that the kernel tells from outside. */
+#ifndef TCLONE_TASKS_H
+#define TCLONE_TASKS_H
+
+#include "query.h"
+#include "world.h"
+
+/* Registers, extended state, signal masks, ids, links of every process; the source is frozen. */
+int tasks_read(struct world *world, struct error *err);
+/* The core's own questions: thread id, clear_tid address, close-on-exec flags. */
+extern const struct part part_core;
+
+#endif
