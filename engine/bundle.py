@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import resource
 from pathlib import Path
@@ -15,13 +16,14 @@ CAPABILITIES = (
     "CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
 )  # fmt: skip
 
-# The restorer mounts, makes processes with chosen pids and gives each its credentials; the rebuilt processes then hold
-# exactly what their originals held.
-_RESTORER_CAPABILITIES = CAPABILITIES + (
-    "CAP_AUDIT_CONTROL", "CAP_AUDIT_READ", "CAP_BLOCK_SUSPEND", "CAP_BPF", "CAP_CHECKPOINT_RESTORE", "CAP_DAC_READ_SEARCH",
-    "CAP_IPC_LOCK", "CAP_IPC_OWNER", "CAP_LEASE", "CAP_LINUX_IMMUTABLE", "CAP_MAC_ADMIN", "CAP_MAC_OVERRIDE", "CAP_NET_ADMIN",
-    "CAP_NET_BROADCAST", "CAP_PERFMON", "CAP_SYSLOG", "CAP_SYS_ADMIN", "CAP_SYS_BOOT", "CAP_SYS_MODULE", "CAP_SYS_NICE",
-    "CAP_SYS_PACCT", "CAP_SYS_PTRACE", "CAP_SYS_RAWIO", "CAP_SYS_RESOURCE", "CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG", "CAP_WAKE_ALARM",
+# In the order of their numbers (linux/capability.h).
+_ALL_CAPABILITIES = (
+    "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID", "CAP_SETUID",
+    "CAP_SETPCAP", "CAP_LINUX_IMMUTABLE", "CAP_NET_BIND_SERVICE", "CAP_NET_BROADCAST", "CAP_NET_ADMIN", "CAP_NET_RAW",
+    "CAP_IPC_LOCK", "CAP_IPC_OWNER", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_SYS_CHROOT", "CAP_SYS_PTRACE", "CAP_SYS_PACCT",
+    "CAP_SYS_ADMIN", "CAP_SYS_BOOT", "CAP_SYS_NICE", "CAP_SYS_RESOURCE", "CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG", "CAP_MKNOD",
+    "CAP_LEASE", "CAP_AUDIT_WRITE", "CAP_AUDIT_CONTROL", "CAP_SETFCAP", "CAP_MAC_OVERRIDE", "CAP_MAC_ADMIN", "CAP_SYSLOG",
+    "CAP_WAKE_ALARM", "CAP_BLOCK_SUSPEND", "CAP_AUDIT_READ", "CAP_PERFMON", "CAP_BPF", "CAP_CHECKPOINT_RESTORE",
 )  # fmt: skip
 _CAPABILITY_SETS = ("bounding", "effective", "permitted")
 
@@ -74,8 +76,17 @@ def rlimits() -> list[dict[str, Any]]:
     return [{"type": "RLIMIT_NOFILE", "hard": most, "soft": min(most, 1024 * 16)}]
 
 
+@functools.cache
+def host_capabilities() -> tuple[str, ...]:
+    """What root has on this host: a container cannot be given more (a virtual machine may lack CAP_SYS_RESOURCE)."""
+    status = Path("/proc/self/status").read_text()
+    bounding = int(status.partition("CapBnd:")[2].split()[0], 16)
+    return tuple(name for number, name in enumerate(_ALL_CAPABILITIES) if bounding >> number & 1)
+
+
 def capability_sets(names: tuple[str, ...]) -> dict[str, list[str]]:
-    return {name: list(names) for name in _CAPABILITY_SETS}
+    allowed = host_capabilities()
+    return {kind: [name for name in names if name in allowed] for kind in _CAPABILITY_SETS}
 
 
 def _config(
@@ -123,14 +134,18 @@ def source_config(
 
 
 def stage_config(root: str, netns: str, cgroup: str, limits: Limits) -> dict[str, Any]:
-    """The container in which a branch is rebuilt: the restorer alone, on the read-only stage root."""
+    """The container in which a branch is rebuilt: the restorer alone, on the read-only stage root.
+
+    The restorer mounts, makes processes with chosen pids and gives each its credentials, for which it has all capabilities;
+    the rebuilt processes hold exactly what their originals held.
+    """
     process = {
         "terminal": False,
         "user": {"uid": 0, "gid": 0},
         "args": [RESTORE],
         "env": [f"PATH={DEFAULT_PATH}"],
         "cwd": "/",
-        "capabilities": capability_sets(_RESTORER_CAPABILITIES),
+        "capabilities": capability_sets(host_capabilities()),
         "rlimits": rlimits(),
         "noNewPrivileges": False,
     }

@@ -13,7 +13,7 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -115,10 +115,16 @@ class Runtime:
         return {entry.name for entry in os.scandir(self.state) if entry.is_dir()}
 
 
-def spawn(argv: list[str], stdio: tuple[int | None, int | None, int | None] = (None, None, None), control: int | None = None) -> int:
+def spawn(
+    argv: list[str],
+    stdio: tuple[int | None, int | None, int | None] = (None, None, None),
+    control: int | None = None,
+    keep: Sequence[int] = (),
+) -> int:
     """posix_spawn from the calling thread (its namespaces are inherited); a None in `stdio` becomes /dev/null.
 
-    Only the three and, at number 3, `control` reach the program: every descriptor of the engine is close-on-exec.
+    Only the three, `control` at number 3 and those in `keep` under their own numbers reach the program: every descriptor of
+    the engine is close-on-exec.
     """
     actions: list[tuple[object, ...]] = []
     for number, fd in enumerate(stdio):
@@ -128,6 +134,8 @@ def spawn(argv: list[str], stdio: tuple[int | None, int | None, int | None] = (N
             actions.append((os.POSIX_SPAWN_DUP2, fd, number))
     if control is not None:
         actions.append((os.POSIX_SPAWN_DUP2, control, CONTROL_FD))
+    # dup2 onto itself is how posix_spawn clears close-on-exec.
+    actions += [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in keep]
     environment = {"PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")}
     return os.posix_spawn(argv[0], argv, environment, file_actions=actions, setsigdef=range(1, 32), setsigmask=[])
 

@@ -1,0 +1,346 @@
+"""The engine's HTTP API: routes, checks of what comes in, errors as the table in docs/reference/engine-api.md has them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import logging
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import WSCloseCode, web
+
+from engine import __version__, doctor, logs
+from engine.api_exec import serve_exec
+from engine.errors import BadRequest, Conflict, EngineError, Internal
+from engine.fork import Forker, ForkOptions
+from engine.image_service import ImageService
+from engine.manager import Launch, Manager
+from engine.stats import stats_of
+from engine.workspace import (
+    DEFAULT_MEMORY,
+    DEFAULT_PIDS,
+    MAX_COPIES,
+    MAX_PIDS,
+    MIN_MEMORY,
+    State,
+    check_argv,
+    check_env,
+    check_integer,
+    check_name,
+    check_ports,
+)
+
+log = logging.getLogger(__name__)
+
+_BODY_LIMIT = 4 << 20
+_REQUEST_ID_LIMIT = 128
+_PING_SECONDS = 30.0
+_LONGEST_TAIL = 100_000
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def error_body(error: EngineError) -> dict[str, Any]:
+    return {"error": {"code": error.code, "message": error.message}}
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn exceptions into the documented answers."""
+    try:
+        return await handler(request)
+    except EngineError as error:
+        return web.json_response(error_body(error), status=error.http_status)
+    except web.HTTPException as answer:
+        if answer.status < 400:
+            raise
+        code = "not_found" if answer.status == 404 else "bad_request"
+        message = f"{request.method} {request.path}: {answer.reason}"
+        return web.json_response({"error": {"code": code, "message": message}}, status=answer.status)
+    except asyncio.CancelledError:
+        raise
+    except Exception:  # noqa: BLE001 - a defect must be told to the caller and logged, and must not end the engine
+        log.exception("%s %s failed", request.method, request.path)
+        error = Internal(f"{request.method} {request.path} failed; the engine's log has more")
+        return web.json_response(error_body(error), status=500)
+
+
+class Api:
+    """The routes of one engine."""
+
+    def __init__(self, manager: Manager, forker: Forker, images: ImageService, users: set[int]) -> None:
+        """`users`: the uids that may connect, whatever became of the socket file's mode."""
+        self._manager = manager
+        self._forker = forker
+        self._images = images
+        self._users = users
+        self._under_way: dict[str, tuple[str, str, asyncio.Future[Any]]] = {}
+        self._sockets: set[web.WebSocketResponse] = set()
+
+    def application(self) -> web.Application:
+        app = web.Application(middlewares=[_errors, self._peers], client_max_size=_BODY_LIMIT)
+        one = "/v1/workspaces/{ref}"
+        app.add_routes(
+            [
+                web.get("/v1/health", self._health),
+                web.get("/v1/doctor", self._doctor),
+                web.post("/v1/workspaces", self._launch),
+                web.get("/v1/workspaces", self._list),
+                web.get(one, self._get),
+                web.delete(one, self._remove),
+                web.post(one + "/fork", self._fork),
+                web.get(one + "/exec", self._exec),
+                web.get(one + "/logs", self._logs),
+                web.get(one + "/stats", self._stats),
+                web.get(one + "/stream-token", self._stream_token),
+                web.get("/v1/events", self._events),
+                web.get("/v1/images", self._images.list),
+                web.post("/v1/images/import", self._images.import_),
+                web.post("/v1/images/{name}/build", self._images.build),
+                web.delete("/v1/images/{ref}", self._images.remove),
+            ]
+        )
+        app.on_shutdown.append(self._close_sockets)
+        return app
+
+    @web.middleware
+    async def _peers(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        connection = request.transport.get_extra_info("socket") if request.transport else None
+        if connection is None:
+            raise web.HTTPForbidden(reason="not a local connection")
+        _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if uid not in self._users:
+            raise web.HTTPForbidden(reason=f"user {uid} may not use the engine")
+        return await handler(request)
+
+    async def _close_sockets(self, _: web.Application) -> None:
+        for watcher in list(self._sockets):
+            with contextlib.suppress(Exception):
+                await watcher.close(code=WSCloseCode.GOING_AWAY, message=b"the engine stops")
+
+    # Workspaces
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.json_response({"ok": True, "version": __version__})
+
+    async def _doctor(self, _: web.Request) -> web.Response:
+        checks = await asyncio.to_thread(doctor.run_checks, self._manager.config)
+        return web.json_response({"checks": [check.to_json() for check in checks]})
+
+    async def _launch(self, request: web.Request) -> web.Response:
+        body = await _json_body(request)
+        _only(body, "request_id", "image", "name", "ports", "env", "memory", "pids", "network", "command")
+        if request.query.get("wait", "ready") != "ready":
+            raise BadRequest("wait can only be `ready`")
+        launch = _launch_of(body)
+
+        async def work() -> dict[str, Any]:
+            return (await self._manager.launch(launch)).public()
+
+        answer = await self._once(body, "launch", work)
+        if "wait" in request.query:
+            await self._manager.wait_ready(self._manager.find(answer["id"]))
+        current = self._manager.workspaces.get(answer["id"])
+        return web.json_response(current.public() if current else answer, status=201)
+
+    async def _list(self, _: web.Request) -> web.Response:
+        return web.json_response([workspace.public() for workspace in self._manager.list()])
+
+    async def _get(self, request: web.Request) -> web.Response:
+        return web.json_response(self._manager.find(request.match_info["ref"]).public())
+
+    async def _remove(self, request: web.Request) -> web.Response:
+        await asyncio.shield(self._manager.remove(request.match_info["ref"]))
+        return web.Response(status=204)
+
+    async def _fork(self, request: web.Request) -> web.Response:
+        body = await _json_body(request)
+        _only(body, "request_id", "copies", "name", "tcp_close", "ghost_limit")
+        ref = request.match_info["ref"]
+        options = _fork_options(body)
+        body["ref"] = ref
+        answer = await self._once(body, "fork", lambda: self._forker.fork(ref, options))
+        return web.json_response(answer, status=201)
+
+    async def _once(self, body: dict[str, Any], operation: str, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Carry an operation out once for each request id: a repetition gets the first one's answer, even after a restart.
+
+        The operation goes on when its caller goes away. Its failure is not kept: the same id may try again.
+        """
+        request_id = body.pop("request_id", None)
+        if request_id is None:
+            return await asyncio.shield(self._manager.background(work()))
+        if not isinstance(request_id, str) or not 1 <= len(request_id) <= _REQUEST_ID_LIMIT:
+            raise BadRequest(f"request_id must be a string of 1 to {_REQUEST_ID_LIMIT} characters")
+        digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        under_way = self._under_way.get(request_id)
+        if under_way is None:
+            task = self._manager.background(self._remembered(request_id, operation, digest, work))
+            self._under_way[request_id] = (operation, digest, task)
+            task.add_done_callback(lambda _: self._under_way.pop(request_id, None))
+        else:
+            first, first_digest, task = under_way
+            _same_request(request_id, (first, first_digest), (operation, digest))
+        return await asyncio.shield(task)
+
+    async def _remembered(self, request_id: str, operation: str, digest: str, work: Callable[[], Awaitable[Any]]) -> Any:
+        kept = await self._manager.database.answer_of(request_id)
+        if kept is not None:
+            _same_request(request_id, kept[:2], (operation, digest))
+            return kept[2]
+        answer = await work()
+        await self._manager.database.save_answer(request_id, operation, digest, answer)
+        return answer
+
+    # Inside a workspace
+
+    async def _exec(self, request: web.Request) -> web.StreamResponse:
+        workspace = self._manager.find(request.match_info["ref"])
+        channel = web.WebSocketResponse(heartbeat=_PING_SECONDS, max_msg_size=_BODY_LIMIT)
+        await channel.prepare(request)
+        with self._known(channel):
+            await serve_exec(channel, self._manager.executor, workspace)
+        return channel
+
+    async def _logs(self, request: web.Request) -> web.StreamResponse:
+        workspace = self._manager.find(request.match_info["ref"])
+        tail = _number(request, "tail", 200, 0, _LONGEST_TAIL)
+        follow = _number(request, "follow", 0, 0, 1)
+        answer = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"})
+        await answer.prepare(request)
+        upper = self._manager.storage.layer(workspace.id) / "upper"
+        async for chunk in logs.read(upper, tail, bool(follow), lambda: workspace.state not in (State.REMOVING, State.GONE)):
+            await answer.write(chunk)
+        await answer.write_eof()
+        return answer
+
+    async def _stats(self, request: web.Request) -> web.Response:
+        workspace = self._manager.find(request.match_info["ref"])
+        upper = self._manager.storage.layer(workspace.id) / "upper"
+        figures = await asyncio.to_thread(stats_of, self._manager.cgroups, workspace.id, upper)
+        return web.json_response(figures)
+
+    async def _stream_token(self, request: web.Request) -> web.Response:
+        workspace = self._manager.find(request.match_info["ref"])
+        if not workspace.desktop:
+            raise Conflict(f"{workspace.id} has no desktop: its image {workspace.image} is headless")
+        if not workspace.stream_token or not workspace.alive:
+            raise Conflict(f"the desktop of {workspace.id} is not ready; it is {workspace.state.value}")
+        answer = {"port": workspace.stream_port, "token": workspace.stream_token}
+        return web.json_response(answer, headers={"Cache-Control": "no-store"})
+
+    # Events
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        since = request.query.get("since")
+        if since is not None and not (since.isdecimal() and len(since) < 19):
+            raise BadRequest("since must be the number of an event")
+        channel = web.WebSocketResponse(heartbeat=_PING_SECONDS, max_msg_size=4096)
+        await channel.prepare(request)
+        events = self._manager.events
+        watcher = events.watch(None if since is None else int(since))
+        # Reading answers pings and notices that the watcher has gone.
+        reader = asyncio.ensure_future(_drain(channel))
+        try:
+            with self._known(channel):
+                while True:
+                    getter = asyncio.ensure_future(watcher.queue.get())
+                    await asyncio.wait({getter, reader}, return_when=asyncio.FIRST_COMPLETED)
+                    if not getter.done():
+                        getter.cancel()
+                        break
+                    event = getter.result()
+                    if event is None:
+                        await channel.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"too slow, or the engine stops")
+                        break
+                    await channel.send_json(event)
+        except (ConnectionError, RuntimeError):
+            pass
+        finally:
+            events.unwatch(watcher)
+            reader.cancel()
+        return channel
+
+    @contextlib.contextmanager
+    def _known(self, channel: web.WebSocketResponse):
+        self._sockets.add(channel)
+        try:
+            yield
+        finally:
+            self._sockets.discard(channel)
+
+
+async def _drain(channel: web.WebSocketResponse) -> None:
+    async for _ in channel:
+        pass
+
+
+async def _json_body(request: web.Request) -> dict[str, Any]:
+    """The body as an object; an empty body is an empty one."""
+    text = await request.text()
+    if not text.strip():
+        return {}
+    try:
+        body = json.loads(text)
+    except ValueError as error:
+        raise BadRequest(f"the body is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise BadRequest("the body must be a JSON object")
+    return body
+
+
+def _only(body: dict[str, Any], *known: str) -> None:
+    unknown = sorted(set(body) - set(known))
+    if unknown:
+        raise BadRequest(f"unknown field {unknown[0][:80]!r}; known are {', '.join(known)}")
+
+
+def _launch_of(body: dict[str, Any]) -> Launch:
+    image = body.get("image")
+    if not isinstance(image, str) or not 1 <= len(image) <= 256:
+        raise BadRequest("image must name an image; `tclone image ls` lists them")
+    network = body.get("network", "open")
+    if network not in ("open", "none"):
+        raise BadRequest("network must be `open` or `none`")
+    memory, pids, name = body.get("memory"), body.get("pids"), body.get("name")
+    return Launch(
+        image=image,
+        name=None if name is None else check_name(name),
+        ports=check_ports(body.get("ports")),
+        env=check_env(body.get("env")),
+        memory=DEFAULT_MEMORY if memory is None else check_integer(memory, "memory (bytes)", MIN_MEMORY, 1 << 50),
+        pids=DEFAULT_PIDS if pids is None else check_integer(pids, "pids", 8, MAX_PIDS),
+        network=network,
+        command=None if body.get("command") is None else check_argv(body["command"], "command"),
+    )
+
+
+def _fork_options(body: dict[str, Any]) -> ForkOptions:
+    name, ghost = body.get("name"), body.get("ghost_limit")
+    tcp_close = body.get("tcp_close", False)
+    if not isinstance(tcp_close, bool):
+        raise BadRequest("tcp_close must be true or false")
+    return ForkOptions(
+        copies=check_integer(body.get("copies", 1), "copies", 1, MAX_COPIES),
+        name=None if name is None else check_name(name),
+        tcp_close=tcp_close,
+        ghost_limit=None if ghost is None else check_integer(ghost, "ghost_limit (bytes)", 0, 1 << 50),
+    )
+
+
+def _same_request(request_id: str, first: tuple[str, str], second: tuple[str, str]) -> None:
+    if first != second:
+        raise Conflict(f"request_id {request_id!r} was used for another request; use a new one")
+
+
+def _number(request: web.Request, name: str, default: int, low: int, high: int) -> int:
+    text = request.query.get(name)
+    if text is None:
+        return default
+    if not text.isdecimal() or len(text) > 12:
+        raise BadRequest(f"{name} must be a whole number")
+    return check_integer(int(text), name, low, high)

@@ -1,0 +1,296 @@
+"""The client of the engine's API, for the portal, the command line and tests. Needs nothing of the daemon's modules."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+
+from engine.errors import EngineError, Internal, Unavailable, from_wire
+
+_BASE = "http://engine"
+_CONNECT_SECONDS = 5.0
+_FIRST_RETRY = 0.1
+_LONGEST_RETRY = 3.0
+_MESSAGE_LIMIT = 8 << 20
+_LINE_LIMIT = 1 << 20
+
+Workspace = dict[str, Any]
+Image = dict[str, Any]
+
+
+class ExecSession:
+    """A command in a workspace. Iterate over output, write input, then `exit_code()`; leaving the block ends the command."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._exit: int | None = None
+
+    async def write(self, data: bytes) -> None:
+        """Send input."""
+        await self._socket.send_bytes(b"\0" + data)
+
+    async def close_stdin(self) -> None:
+        await self._socket.send_json({"stdin": "eof"})
+
+    async def resize(self, rows: int, cols: int) -> None:
+        await self._socket.send_json({"resize": [rows, cols]})
+
+    async def output(self) -> AsyncIterator[tuple[int, bytes]]:
+        """(1, bytes) of stdout and (2, bytes) of stderr as they come, until the command ends. Raises EngineError."""
+        async for message in self._socket:
+            if message.type is aiohttp.WSMsgType.BINARY and message.data:
+                yield message.data[0], message.data[1:]
+            elif message.type is aiohttp.WSMsgType.TEXT:
+                body = json.loads(message.data)
+                if "error" in body:
+                    raise from_wire(body["error"]["code"], body["error"]["message"])
+                if "exit" in body:
+                    self._exit = int(body["exit"])
+                    return
+        if self._exit is None:
+            raise Unavailable("the connection to the engine ended while the command ran")
+
+    def exit_code(self) -> int:
+        """The command's status, once output() has ended."""
+        if self._exit is None:
+            raise Internal("the command has not ended yet")
+        return self._exit
+
+
+class EngineClient:
+    """`async with EngineClient(config.socket) as engine: await engine.launch(…)`. All errors are engine.errors classes."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> "EngineClient":
+        self._open()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            # No total limit: a fork or a build lasts as long as it lasts. No pool limit: each watcher holds a connection.
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.UnixConnector(str(self._socket), limit=0),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._session
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    # Workspaces
+
+    async def health(self) -> dict[str, Any]:
+        return await self._json("GET", "/v1/health")
+
+    async def doctor(self) -> list[dict[str, Any]]:
+        return (await self._json("GET", "/v1/doctor"))["checks"]
+
+    async def launch(
+        self,
+        image: str,
+        *,
+        name: str | None = None,
+        ports: list[dict[str, int | None]] | None = None,
+        env: dict[str, str] | None = None,
+        memory: int | None = None,
+        pids: int | None = None,
+        network: str = "open",
+        command: list[str] | None = None,
+        wait: bool = False,
+        request_id: str | None = None,
+    ) -> Workspace:
+        """Launch a workspace; with `wait` return only when it is ready. Safe to repeat with the same request id."""
+        body: dict[str, Any] = {"image": image, "network": network, "request_id": request_id or uuid.uuid4().hex}
+        optional = {"name": name, "ports": ports, "env": env, "memory": memory, "pids": pids, "command": command}
+        body.update({key: value for key, value in optional.items() if value is not None})
+        return await self._json("POST", "/v1/workspaces" + ("?wait=ready" if wait else ""), body)
+
+    async def list(self) -> list[Workspace]:
+        return await self._json("GET", "/v1/workspaces")
+
+    async def get(self, ref: str) -> Workspace:
+        return await self._json("GET", _path(ref))
+
+    async def remove(self, ref: str) -> None:
+        await self._json("DELETE", _path(ref))
+
+    async def fork(
+        self,
+        ref: str,
+        *,
+        copies: int = 1,
+        name: str | None = None,
+        tcp_close: bool = False,
+        ghost_limit: int | None = None,
+        request_id: str | None = None,
+    ) -> dict[str, Any]:
+        """Fork a workspace; the fork result with every milestone."""
+        body: dict[str, Any] = {"copies": copies, "tcp_close": tcp_close, "request_id": request_id or uuid.uuid4().hex}
+        body.update({key: value for key, value in {"name": name, "ghost_limit": ghost_limit}.items() if value is not None})
+        return await self._json("POST", _path(ref, "/fork"), body)
+
+    async def stats(self, ref: str) -> dict[str, Any]:
+        return await self._json("GET", _path(ref, "/stats"))
+
+    async def stream_token(self, ref: str) -> dict[str, Any]:
+        """{"port", "token"} of the workspace's desktop; Conflict until it is ready."""
+        return await self._json("GET", _path(ref, "/stream-token"))
+
+    async def logs(self, ref: str, *, tail: int = 200, follow: bool = False) -> AsyncIterator[bytes]:
+        """Console output in chunks; with `follow` until the workspace is removed."""
+        path = _path(ref, f"/logs?tail={tail}&follow={int(follow)}")
+        async with self._request("GET", path) as answer:
+            async for chunk in answer.content.iter_any():
+                yield chunk
+
+    @contextlib.asynccontextmanager
+    async def exec(
+        self,
+        ref: str,
+        argv: list[str],
+        *,
+        env: dict[str, str] | None = None,
+        user: str | None = None,
+        cwd: str | None = None,
+        tty: bool = False,
+        rows: int = 24,
+        cols: int = 80,
+    ) -> AsyncIterator[ExecSession]:
+        """Run a command. A command that could not be started is an EngineError of the session's output()."""
+        first: dict[str, Any] = {"argv": argv, "tty": tty, "rows": rows, "cols": cols}
+        first.update({key: value for key, value in {"env": env, "user": user, "cwd": cwd}.items() if value is not None})
+        async with self._websocket(_path(ref, "/exec")) as socket:
+            await socket.send_json(first)
+            yield ExecSession(socket)
+
+    async def run(self, ref: str, argv: list[str], *, stdin: bytes = b"", **options: Any) -> tuple[int, bytes, bytes]:
+        """Run a command to its end: (status, stdout, stderr)."""
+        outputs = {1: bytearray(), 2: bytearray()}
+        async with self.exec(ref, argv, **options) as session:
+            if stdin:
+                await session.write(stdin)
+            await session.close_stdin()
+            async for stream, data in session.output():
+                outputs[stream] += data
+            return session.exit_code(), bytes(outputs[1]), bytes(outputs[2])
+
+    # Events
+
+    async def events(self, since: int | None = None) -> AsyncIterator[dict[str, Any]]:
+        """All events for ever. A lost connection is made again and nothing is missed: what the engine no longer
+        knows arrives as a new `snapshot`. While the engine is away, {"type": "disconnected"} is yielded once."""
+        retry = _FIRST_RETRY
+        told = False
+        while True:
+            try:
+                path = "/v1/events" + (f"?since={since}" if since is not None else "")
+                async with self._websocket(path) as socket:
+                    async for message in socket:
+                        if message.type is not aiohttp.WSMsgType.TEXT:
+                            break
+                        retry, told = _FIRST_RETRY, False
+                        event = json.loads(message.data)
+                        since = event["seq"]
+                        yield event
+            except Unavailable:
+                if not told:
+                    told = True
+                    yield {"type": "disconnected"}
+            await asyncio.sleep(retry)
+            retry = min(retry * 2, _LONGEST_RETRY)
+
+    # Images
+
+    async def images(self) -> list[Image]:
+        return await self._json("GET", "/v1/images")
+
+    async def remove_image(self, ref: str) -> None:
+        await self._json("DELETE", f"/v1/images/{quote(ref, safe='')}")
+
+    async def build(self, name: str) -> AsyncIterator[dict[str, Any]]:
+        """Build an image: progress objects, the last one {"done": image}. Raises EngineError. Stopping to read stops the build."""
+        async for line in self._lines(f"/v1/images/{quote(name, safe='')}/build", {}):
+            yield line
+
+    async def import_image(self, path: str, name: str) -> AsyncIterator[dict[str, Any]]:
+        """Import an OCI layout or a root file system archive; as build()."""
+        async for line in self._lines("/v1/images/import", {"path": path, "name": name}):
+            yield line
+
+    # Plumbing
+
+    @contextlib.asynccontextmanager
+    async def _request(self, method: str, path: str, body: object = None) -> AsyncIterator[aiohttp.ClientResponse]:
+        try:
+            async with self._open().request(method, _BASE + path, json=body, read_bufsize=_LINE_LIMIT) as answer:
+                if answer.status >= 400:
+                    raise await _error_of(answer)
+                yield answer
+        except aiohttp.ClientConnectorError as error:
+            raise self._unreachable(error) from error
+        except (aiohttp.ClientError, ConnectionError) as error:
+            raise Unavailable(f"the connection to the engine broke: {error}; `tclone doctor` may say more") from error
+
+    @contextlib.asynccontextmanager
+    async def _websocket(self, path: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        try:
+            async with self._open().ws_connect(_BASE + path, max_msg_size=_MESSAGE_LIMIT, heartbeat=30) as socket:
+                yield socket
+        except aiohttp.WSServerHandshakeError as error:
+            # aiohttp keeps no body of a refused handshake: the same address without the upgrade tells the reason.
+            await self._json("GET", path.partition("?")[0].removesuffix("/exec"))
+            raise Internal(f"the engine refused {path}: status {error.status}") from error
+        except aiohttp.ClientConnectorError as error:
+            raise self._unreachable(error) from error
+        except (aiohttp.ClientError, ConnectionError) as error:
+            raise Unavailable(f"the connection to the engine broke: {error}") from error
+
+    def _unreachable(self, error: aiohttp.ClientConnectorError) -> EngineError:
+        if isinstance(error.os_error, PermissionError):
+            return Unavailable(f"no permission for {self._socket}; run as root or as the portal's user")
+        return Unavailable("the engine is not running; start it with `tclone up`")
+
+    async def _json(self, method: str, path: str, body: object = None) -> Any:
+        async with self._request(method, path, body) as answer:
+            return None if answer.status == 204 else await answer.json()
+
+    async def _lines(self, path: str, body: object) -> AsyncIterator[dict[str, Any]]:
+        async with self._request("POST", path, body) as answer:
+            async for line in answer.content:
+                item = json.loads(line)
+                if "error" in item:
+                    raise from_wire(item["error"]["code"], item["error"]["message"])
+                yield item
+                if "done" in item:
+                    return
+        raise Unavailable("the engine went away during the operation")
+
+
+async def _error_of(answer: aiohttp.ClientResponse) -> EngineError:
+    try:
+        error = (await answer.json())["error"]
+        return from_wire(error["code"], error["message"])
+    except (ValueError, KeyError, TypeError, aiohttp.ContentTypeError):
+        return Internal(f"the engine answered {answer.status} without a reason")
+
+
+def _path(ref: str, rest: str = "") -> str:
+    return f"/v1/workspaces/{quote(ref, safe='')}{rest}"

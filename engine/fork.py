@@ -1,0 +1,324 @@
+"""A live fork as one transaction: prepare, freeze and rebuild by the native program, verify, record; or nothing at all.
+
+What a fork makes is pushed on a stack as it is made and taken back from the top when anything fails; only the record of a
+verified branch takes its entries off. The source is `ready` again whatever happens, unless it ended by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine import readiness
+from engine.cgroups import Limits
+from engine.errors import Conflict, EngineError, Internal
+from engine.livefork import Livefork
+from engine.manager import Manager, write_branch_record
+from engine.stage import Stage, Stages
+from engine.workspace import State, Workspace, branch_names
+
+_NATIVE_SECONDS = 120.0
+_USABLE_SECONDS = 15.0
+_LONGEST_BASE = 34  # of a default name, so that `-clone-NN-N` fits
+
+
+@dataclass(frozen=True)
+class ForkOptions:
+    """A checked fork request. `ghost_limit`: most bytes of one deleted file to carry over, None for the default."""
+
+    copies: int = 1
+    name: str | None = None
+    tcp_close: bool = False
+    ghost_limit: int | None = None
+
+    def arguments(self) -> list[str]:
+        """Options for the native program."""
+        options = ["--tcp-close"] if self.tcp_close else []
+        if self.ghost_limit is not None:
+            options += ["--ghost-limit", str(self.ghost_limit)]
+        return options
+
+
+@dataclass
+class _Run:
+    """One fork under way. Times in `ms` are since the request, except the native program's own phases."""
+
+    source: Workspace
+    batch: str
+    options: ForkOptions
+    started: float
+    branches: list[Workspace] = field(default_factory=list)
+    stages: list[Stage] = field(default_factory=list)
+    errors: dict[str, str] = field(default_factory=dict)
+    ms: dict[str, float | None] = field(default_factory=dict)
+    native: dict[str, Any] = field(default_factory=dict)
+    journal: int = 0
+
+    def elapsed(self) -> float:
+        return round((time.monotonic() - self.started) * 1000, 2)
+
+    def result(self) -> dict[str, Any]:
+        """The fork result of the API."""
+        return {
+            "batch": self.batch,
+            "source": self.source.id,
+            "mode": self.native.get("mode", "copy"),
+            "processes": self.native.get("processes", 0),
+            "threads": self.native.get("threads", 0),
+            "bytes_copied": self.native.get("bytes_copied", 0),
+            "ms": self.ms,
+            "branches": [
+                {"id": branch.id, "name": branch.name, "ports": branch.ports, "error": self.errors.get(branch.id)}
+                for branch in self.branches
+            ],
+        }
+
+
+class Forker:
+    """Forks the workspaces of one manager."""
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+        self.stages = Stages(manager)
+
+    async def close(self) -> None:
+        await self.stages.close()
+
+    async def fork(self, ref: str, options: ForkOptions) -> dict[str, Any]:
+        """Fork a workspace; the fork result. Raises EngineError when no branch came to life; then nothing is left of it."""
+        manager = self._manager
+        started = time.monotonic()
+        source = manager.find(ref)
+        source.require_ready("fork")
+        lock = manager.lock(source.id)
+        if lock.locked():
+            raise Conflict(f"another operation on {source.id} is under way; try again")
+        names = self._names(source, options)
+        manager.reserve_names(names)
+        try:
+            async with lock:
+                source.require_ready("fork")
+                batch = f"batch-{await manager.database.next_number('batch')}"
+                run = _Run(source, batch, options, started)
+                await self._forked(run, names)
+        finally:
+            manager.release_names(names)
+        self.stages.refill()
+        await self._first_frames(run)
+        result = run.result()
+        manager.events.publish("fork", source.id, result)
+        return result
+
+    def _names(self, source: Workspace, options: ForkOptions) -> list[str]:
+        """The names asked for, or the first free ones made from the source's."""
+        if options.name is not None:
+            return branch_names(options.name, options.copies)
+        base = f"{source.name[:_LONGEST_BASE].rstrip('-')}-clone"
+        used = self._manager.names_in_use()
+        number = 1
+        while True:
+            names = branch_names(base if number == 1 else f"{base}-{number}", options.copies)
+            if not used.intersection(names):
+                return names
+            number += 1
+
+    async def _forked(self, run: _Run, names: list[str]) -> None:
+        """From `ready` to `ready` of the source, under its lock: branches verified and recorded, or an exception."""
+        manager, source = self._manager, run.source
+        report = manager.progress(source, "fork", run.started)
+        source.move_to(State.FORKING)
+        manager.events.publish("workspace", source.id, source.public())
+        try:
+            async with contextlib.AsyncExitStack() as undo:
+                report("prepare")
+                await self._prepare(run, names, undo)
+                try:
+                    await self._run_native(run, report)
+                finally:
+                    self._source_resumed(source)
+                await self._verify(run, report)
+                survivors = [branch for branch in run.branches if branch.id not in run.errors]
+                if not survivors:
+                    raise Internal(f"no branch of {source.id} came to life: {next(iter(run.errors.values()))}")
+                await self._commit(run, survivors, undo)
+        finally:
+            self._source_resumed(source)
+            source.phase = ""
+            await manager.changed(source)
+
+    def _source_resumed(self, source: Workspace) -> None:
+        if source.state is State.FORKING:
+            source.move_to(State.READY)
+
+    # Before the freeze
+
+    async def _prepare(self, run: _Run, names: list[str], undo: contextlib.AsyncExitStack) -> None:
+        """Containers for the branches, while the source's dirty files are written out."""
+        manager, source = self._manager, run.source
+        syncing = asyncio.ensure_future(asyncio.to_thread(self._sync, run))
+        try:
+            run.stages = await self.stages.take(run.options.copies, source.network)
+            for stage in run.stages:
+                undo.push_async_callback(self.stages.discard, stage)
+            run.journal = await manager.database.journal_begin("fork", {"ids": [stage.id for stage in run.stages]})
+            undo.push_async_callback(manager.database.journal_end, run.journal)
+            limits = Limits(source.memory_limit, source.pids_limit)
+            containers = [int(port) for port in source.ports]
+            published = await asyncio.gather(
+                *(self.stages.assign(stage, limits, source.hostname, containers) for stage in run.stages)
+            )
+            for index, (stage, ports) in enumerate(zip(run.stages, published, strict=True)):
+                run.branches.append(self._branch(run, stage, names[index], index, ports))
+            run.ms["prepare"] = run.elapsed()
+        finally:
+            await syncing
+
+    def _sync(self, run: _Run) -> None:
+        """A snapshot flushes what is dirty (430-790 ms per 100 MB): do it while the source still runs."""
+        began = time.monotonic()
+        self._manager.storage.sync()
+        run.ms["sync"] = round((time.monotonic() - began) * 1000, 2)
+
+    def _branch(self, run: _Run, stage: Stage, name: str, index: int, ports: dict[int, int]) -> Workspace:
+        source = run.source
+        return Workspace(
+            id=stage.id, name=name, kind="branch", image=source.image, state=State.STARTING, parent=source.id, batch=run.batch,
+            index=index, generation=source.generation + 1, desktop=source.desktop,
+            ports={str(container): host for container, host in ports.items()}, network=source.network,
+            memory_limit=source.memory_limit, pids_limit=source.pids_limit, image_digest=source.image_digest,
+            tools_digest=source.tools_digest, stream_port=source.stream_port, hostname=source.hostname, env=dict(source.env),
+            workdir=source.workdir, pid=stage.pid, pid_start=stage.pid_start, master_token=source.master_token,
+        )  # fmt: skip
+
+    # The freeze
+
+    async def _run_native(self, run: _Run, report: Any) -> None:
+        """Let the native program do the fork; it hears of the branches' roots as soon as the source stands still."""
+        manager = self._manager
+        frozen_at = resumed_at = None
+        log = manager.config.run / f"livefork-{run.source.id}.log"
+        program = Livefork(manager.tools.livefork, run.source.pid, run.stages, run.options.arguments(), log)
+        try:
+            async with asyncio.timeout(_NATIVE_SECONDS), program as native:
+                async for event in native.events():
+                    if event["event"] == "phase":
+                        phase = str(event.get("name"))[:40]
+                        if phase == "frozen":
+                            frozen_at = run.elapsed()
+                            await self._give_roots(run, native)
+                        if phase == "resumed":
+                            resumed_at = run.elapsed()
+                        run.ms[phase] = run.elapsed() if phase in ("frozen", "resumed") else _number(event.get("ms"))
+                        report(phase)
+                    elif event["event"] == "branch" and event.get("error"):
+                        run.errors[str(event.get("id"))] = str(event["error"])
+                    elif event["event"] == "done":
+                        run.native = event
+        except TimeoutError:
+            raise Internal(f"the fork of {run.source.id} did not end within {_NATIVE_SECONDS:g} s; it was stopped") from None
+        finally:
+            log.unlink(missing_ok=True)
+        for name, value in dict(run.native.get("ms") or {}).items():
+            run.ms.setdefault(str(name)[:40], _number(value))
+        if "pause" not in run.ms and frozen_at is not None and resumed_at is not None:
+            run.ms["pause"] = round(resumed_at - frozen_at, 2)
+
+    async def _give_roots(self, run: _Run, native: Livefork) -> None:
+        """Snapshot the upper for each branch and pass its root on. Inside the source's pause: one thread for each branch."""
+        began = time.monotonic()
+        roots = await asyncio.gather(
+            *(self._manager.runtime.call(lambda branch=branch: self._root(run.source, branch)) for branch in run.branches),
+            return_exceptions=True,
+        )
+        try:
+            for branch, root in zip(run.branches, roots, strict=True):
+                if isinstance(root, BaseException):
+                    raise root
+                native.send_root(branch.id, root)
+        finally:
+            for root in roots:
+                if isinstance(root, int):
+                    os.close(root)
+        run.ms["snapshot"] = round((time.monotonic() - began) * 1000, 2)
+
+    def _root(self, source: Workspace, branch: Workspace) -> int:
+        layer = self._manager.storage.snapshot_layer(source.id, branch.id)
+        root = self._manager.mount_root_now(branch, layer)
+        try:
+            write_branch_record(root, branch)
+        except OSError as error:
+            os.close(root)
+            raise Internal(f"cannot write /run/tclone/branch.json of {branch.id}: {error}") from error
+        return root
+
+    # After it
+
+    async def _verify(self, run: _Run, report: Any) -> None:
+        """Really run a command in every branch; only then is one `usable`."""
+
+        async def verify(branch: Workspace) -> None:
+            try:
+                await readiness.usable(self._manager.executor, branch, _USABLE_SECONDS)
+            except EngineError as error:
+                run.errors[branch.id] = error.message
+
+        await asyncio.gather(*(verify(branch) for branch in run.branches if branch.id not in run.errors))
+        run.ms["usable"] = run.elapsed()
+        report("usable")
+
+    async def _commit(self, run: _Run, survivors: list[Workspace], undo: contextlib.AsyncExitStack) -> None:
+        """Make the surviving branches workspaces; the others are taken back."""
+        manager = self._manager
+        for branch in survivors:
+            if not branch.desktop:
+                branch.move_to(State.READY)
+            manager.workspaces[branch.id] = branch
+            try:
+                manager.watch(branch)
+            except ProcessLookupError:
+                branch.move_to(State.STOPPED)
+                branch.error = "its first process ended right after the fork"
+        await manager.changed(*survivors)
+        undo.pop_all()
+        for stage in run.stages:
+            stage.control.close()
+            if stage.id in run.errors:
+                await self.stages.discard(stage)
+        await manager.database.journal_end(run.journal)
+
+    async def _first_frames(self, run: _Run) -> None:
+        """Wait for each branch's desktop to deliver a picture, under a stream token of its own."""
+        branches = [branch for branch in run.branches if branch.id not in run.errors]
+        if not run.source.desktop:
+            run.ms["first_frame"] = None
+            return
+        await asyncio.gather(*(self._first_frame(run, branch) for branch in branches))
+        run.ms["first_frame"] = None if run.errors else run.elapsed()
+
+    async def _first_frame(self, run: _Run, branch: Workspace) -> None:
+        manager = self._manager
+        token = readiness.new_token()
+        report = manager.progress(branch, "fork", run.started)
+        try:
+            await readiness.desktop_ready(branch, token, readiness.FIRST_FRAME_SECONDS, report)
+        except EngineError as error:
+            if branch.state is State.STARTING:
+                branch.move_to(State.FAILED)
+                branch.error = error.message
+            run.errors[branch.id] = error.message
+        else:
+            if branch.state is State.STARTING:
+                branch.stream_token = token
+                branch.move_to(State.READY)
+                branch.phase = ""
+        if branch.id in manager.workspaces:
+            await manager.changed(branch)
+
+
+def _number(value: object) -> float | None:
+    """A time the native program reported, in ms."""
+    return round(float(value), 3) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

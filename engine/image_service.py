@@ -1,0 +1,103 @@
+"""The image part of the API: list, build and import with a stream of progress, remove."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from engine import image_build
+from engine.config import Config
+from engine.errors import BadRequest, EngineError, Internal
+from engine.images import Image, ImageStore
+
+log = logging.getLogger(__name__)
+
+_KEEPALIVE_SECONDS = 15.0
+_Work = Callable[[Callable[[str, str, float], None]], Awaitable[Image]]
+
+
+class ImageService:
+    """`in_use` gives the digests that workspaces stand on."""
+
+    def __init__(self, config: Config, store: ImageStore, in_use: Callable[[], set[str]]) -> None:
+        self._config = config
+        self._store = store
+        self._in_use = in_use
+
+    async def list(self, _: web.Request) -> web.Response:
+        images = await asyncio.to_thread(self._store.list)
+        return web.json_response([image.to_json() for image in images])
+
+    async def remove(self, request: web.Request) -> web.Response:
+        await self._store.remove(request.match_info["ref"], self._in_use())
+        return web.Response(status=204)
+
+    async def build(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info["name"]
+        return await _stream(request, lambda progress: image_build.build(name, self._config, progress))
+
+    async def import_(self, request: web.Request) -> web.StreamResponse:
+        try:
+            body = await request.json()
+        except ValueError:
+            body = None
+        if not isinstance(body, dict) or not isinstance(body.get("path"), str) or not isinstance(body.get("name"), str):
+            raise BadRequest("the body must be a JSON object with `path` and `name`")
+        if not body["path"].startswith("/"):
+            raise BadRequest("path must be absolute")
+        from engine import image_import
+
+        path, name = Path(body["path"]), body["name"]
+        return await _stream(request, lambda progress: image_import.import_image(path, name, self._config, progress))
+
+
+async def _stream(request: web.Request, start: _Work) -> web.StreamResponse:
+    """Run the work and stream its progress as NDJSON. The work goes away with its reader: a build that nobody waits for stops."""
+    lines: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def progress(phase: str, detail: str, elapsed_ms: float) -> None:
+        line = {"phase": phase, "detail": detail, "elapsed_ms": round(elapsed_ms, 1)}
+        loop.call_soon_threadsafe(lines.put_nowait, line)
+
+    answer = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+    await answer.prepare(request)
+    task = asyncio.ensure_future(start(progress))
+    try:
+        while not task.done() or not lines.empty():
+            getter = asyncio.ensure_future(lines.get())
+            await asyncio.wait({getter, task}, return_when=asyncio.FIRST_COMPLETED, timeout=_KEEPALIVE_SECONDS)
+            if getter.done():
+                await _write(answer, getter.result())
+                continue
+            getter.cancel()
+            if not task.done():
+                await _write(answer, {"phase": "working", "detail": "", "elapsed_ms": None})
+        await _write(answer, _outcome(task))
+        await answer.write_eof()
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+    return answer
+
+
+def _outcome(task: asyncio.Future[Image]) -> dict[str, Any]:
+    """The last line: the image, or the error (the status line has gone out already)."""
+    error = task.exception()
+    if error is None:
+        return {"done": task.result().to_json()}
+    if not isinstance(error, EngineError):
+        log.error("an image operation failed", exc_info=error)
+        error = Internal("the image operation failed; the engine's log has more")
+    return {"error": {"code": error.code, "message": error.message}}
+
+
+async def _write(answer: web.StreamResponse, line: dict[str, Any]) -> None:
+    await answer.write(json.dumps(line).encode() + b"\n")

@@ -1,0 +1,111 @@
+"""One run of the native program tclone-livefork: start it, speak its protocol, see to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from engine import runtime, syscalls
+from engine.errors import EngineError, Internal, LimitReached, Unsupported
+from engine.stage import Stage
+
+_PACKET_LIMIT = 1 << 18
+_ABORT_SECONDS = 3.0
+_ERRORS: dict[str, type[EngineError]] = {"unsupported": Unsupported, "limit": LimitReached}
+
+
+class Livefork:
+    """`async with Livefork(...) as run`: leaving the block leaves no process behind and the source running."""
+
+    def __init__(self, program: Path, source_pid: int, stages: list[Stage], options: list[str], log: Path) -> None:
+        self._program = program
+        self._source_pid = source_pid
+        self._stages = stages
+        self._options = options
+        self._log = log
+        self._control: socket.socket
+        self._pid = 0
+        self._pidfd = -1
+
+    async def __aenter__(self) -> "Livefork":
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        argv = [str(self._program), "fork", "--source", str(self._source_pid), "--control", str(theirs.fileno())]
+        for stage in self._stages:
+            argv += ["--branch", f"{stage.id}:{stage.control.fileno()}:{stage.pid}"]
+        log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            fds = [theirs.fileno(), *(stage.control.fileno() for stage in self._stages)]
+            self._pid = runtime.spawn([*argv, *self._options], (None, log, log), keep=fds)
+        except OSError as error:
+            ours.close()
+            raise Internal(f"cannot start {self._program}: {error}") from error
+        finally:
+            theirs.close()
+            os.close(log)
+        self._control = ours
+        self._pidfd = syscalls.pidfd_open(self._pid)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Ask it to give up if it still runs, then kill it: the kernel resumes what a dead tracer had stopped."""
+        ended = asyncio.ensure_future(_readable(self._pidfd))
+        try:
+            await asyncio.wait({ended}, timeout=0.2)
+            if not ended.done():
+                with contextlib.suppress(OSError):
+                    self._control.send(b'{"op":"abort"}')
+                await asyncio.wait({ended}, timeout=_ABORT_SECONDS)
+            if not ended.done():
+                syscalls.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                await ended
+        finally:
+            ended.cancel()
+            self._control.close()
+            os.close(self._pidfd)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self._pid, 0)
+
+    async def events(self) -> AsyncIterator[dict[str, Any]]:
+        """What it reports, up to and including `done`. Its `error` is raised as EngineError, and so is its silent end."""
+        loop = asyncio.get_running_loop()
+        while True:
+            packet = await loop.sock_recv(self._control, _PACKET_LIMIT)
+            if not packet:
+                detail = runtime.read_tail(self._log)
+                raise Internal(f"the fork program ended without a result{': ' + detail if detail else ''}; the source runs on")
+            try:
+                event = json.loads(packet)
+                kind = event["event"]
+            except (ValueError, KeyError, TypeError):
+                raise Internal("the fork program sent something that is not an event") from None
+            if kind == "error":
+                raise _ERRORS.get(event.get("code", ""), Internal)(str(event.get("message", "no reason given")))
+            yield event
+            if kind == "done":
+                return
+
+    def send_root(self, branch: str, mount: int) -> None:
+        """Hand over a branch's root: a detached mount."""
+        message = json.dumps({"op": "root", "branch": branch}).encode()
+        try:
+            socket.send_fds(self._control, [message], [mount])
+        except OSError as error:
+            raise Internal(f"the fork program went away before it got the root of {branch}: {error}") from error
+
+
+async def _readable(fd: int) -> None:
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    loop.add_reader(fd, lambda: ready.done() or ready.set_result(None))
+    try:
+        await ready
+    finally:
+        loop.remove_reader(fd)

@@ -1,0 +1,400 @@
+"""The life of workspaces: launch, watch, remove. Forks are in engine/fork.py, restarts in engine/recovery.py."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from engine import bundle, overlay, readiness, syscalls
+from engine.cgroups import Cgroups, Limits
+from engine.config import Config
+from engine.database import Database
+from engine.errors import BadRequest, Conflict, EngineError, Internal, NotFound
+from engine.events import Events
+from engine.images import Image, ImageStore
+from engine.network import Network, PortRequest
+from engine.network.settings import ADDRESS, RESOLVER
+from engine.process import Executor
+from engine.runtime import Runtime
+from engine.storage import Storage
+from engine.tools import Tools
+from engine.workspace import State, Workspace, check_reference, now
+
+log = logging.getLogger(__name__)
+
+_REMOVE_WAITS_SECONDS = 60.0
+
+
+class Launch:
+    """A checked request to launch a workspace."""
+
+    def __init__(
+        self, image: str, name: str | None, ports: dict[int, int | None], env: dict[str, str], memory: int, pids: int,
+        network: str, command: list[str] | None,
+    ) -> None:  # fmt: skip
+        self.image = image
+        self.name = name
+        self.ports = ports
+        self.env = env
+        self.memory = memory
+        self.pids = pids
+        self.network = network
+        self.command = command
+
+
+class Manager:
+    """All workspaces of one engine. Used from the event loop; blocking work goes to threads."""
+
+    def __init__(
+        self, config: Config, database: Database, storage: Storage, runtime: Runtime, cgroups: Cgroups, tools: Tools,
+        images: ImageStore, network: Network,
+    ) -> None:  # fmt: skip
+        self.config = config
+        self.database = database
+        self.storage = storage
+        self.runtime = runtime
+        self.cgroups = cgroups
+        self.tools = tools
+        self.images = images
+        self.network = network
+        self.executor = Executor(runtime, config.run)
+        self.events = Events(lambda: [workspace.public() for workspace in self.workspaces.values()])
+        self.workspaces: dict[str, Workspace] = {}
+        self.locks: dict[str, asyncio.Lock] = {}
+        self._names_taken: set[str] = set()
+        self._watched: dict[str, int] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._starting: dict[str, asyncio.Task[None]] = {}
+
+    # Looking up
+
+    def find(self, ref: str) -> Workspace:
+        """The workspace with this id or name; NotFound."""
+        check_reference(ref)
+        found = self.workspaces.get(ref)
+        if found is None:
+            found = next((item for item in self.workspaces.values() if item.name == ref), None)
+        if found is None:
+            raise NotFound(f"no workspace {ref}; `tclone ls` lists them")
+        return found
+
+    def list(self) -> list[Workspace]:
+        return sorted(self.workspaces.values(), key=lambda item: int(item.id.partition("-")[2]))
+
+    def run_dir(self, workspace: str) -> Path:
+        return self.config.run / "workspaces" / workspace
+
+    def names_in_use(self) -> set[str]:
+        return {workspace.name for workspace in self.workspaces.values()} | self._names_taken
+
+    def reserve_names(self, names: list[str]) -> None:
+        """Hold names until release_names, so that two operations cannot both take one. Raises Conflict."""
+        used = self.names_in_use()
+        for name in names:
+            if name in used:
+                raise Conflict(f"the name {name} is taken; choose another or remove that workspace")
+        self._names_taken.update(names)
+
+    def release_names(self, names: list[str]) -> None:
+        self._names_taken.difference_update(names)
+
+    # Bookkeeping
+
+    def background(self, work: Any) -> asyncio.Task[Any]:
+        """Run a coroutine that nobody awaits; the engine's end waits for or cancels it."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_report_failure)
+        return task
+
+    async def changed(self, *workspaces: Workspace) -> None:
+        """Store workspaces and tell the watchers."""
+        await self.database.save_workspaces([workspace.record() for workspace in workspaces])
+        for workspace in workspaces:
+            self.events.publish("workspace", workspace.id, workspace.public())
+
+    def progress(self, workspace: Workspace, operation: str, started: float) -> Callable[[str], None]:
+        """A function that reports phases of an operation which began at `started` (monotonic seconds)."""
+
+        def report(phase: str, detail: str = "") -> None:
+            workspace.phase = phase
+            elapsed = round((time.monotonic() - started) * 1000, 1)
+            data = {"operation": operation, "phase": phase, "elapsed_ms": elapsed, "detail": detail}
+            self.events.publish("progress", workspace.id, data)
+
+        return report
+
+    # Launch
+
+    async def launch(self, wanted: Launch) -> Workspace:
+        """Start a workspace; it is `starting` when this returns and becomes `ready` or `failed` by itself."""
+        image = await asyncio.to_thread(self.images.get, wanted.image)
+        command = wanted.command or image.entrypoint
+        if not command:
+            raise BadRequest(f"image {image.name} names no program to start; give a command")
+        number = await self.database.next_number("workspace")
+        identity = f"ws-{number}"
+        name = wanted.name or f"{image.name[:32].rstrip('-')}-{number}"
+        self.reserve_names([name])
+        try:
+            workspace = Workspace(
+                id=identity, name=name, kind="source", image=image.name, image_digest=image.digest, hostname=name,
+                desktop=image.desktop is not None, stream_port=image.desktop["port"] if image.desktop else None,
+                network=wanted.network,
+                memory_limit=wanted.memory, pids_limit=wanted.pids, env={**image.env, **wanted.env},
+                workdir=image.workdir or "/", tools_digest=self.tools.digest,
+            )  # fmt: skip
+            if workspace.desktop:
+                workspace.master_token = readiness.new_token()
+            started = time.monotonic()
+            entry = await self.database.journal_begin("launch", {"ids": [identity]})
+            try:
+                await self._start(workspace, image, command, wanted.ports, self.progress(workspace, "launch", started))
+            except BaseException:
+                await asyncio.shield(self._take_back(workspace))
+                raise
+            finally:
+                await self.database.journal_end(entry)
+        finally:
+            self.release_names([name])
+        self._starting[identity] = self.background(self._await_ready(workspace, started))
+        return workspace
+
+    async def _take_back(self, workspace: Workspace) -> None:
+        """Undo a launch that did not come to life."""
+        self.unwatch(workspace.id)
+        self.workspaces.pop(workspace.id, None)
+        await self.destroy(workspace.id)
+        await self.database.delete_workspace(workspace.id, now(), forget=True)
+        self.events.publish("gone", workspace.id, {})
+
+    async def _start(
+        self, workspace: Workspace, image: Image, command: list[str], ports: dict[int, int | None],
+        report: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.workspaces[workspace.id] = workspace
+        await self.changed(workspace)
+        report("network")
+        wanted = {port: None for port in image.ports} | ports
+        requests = [PortRequest(container, host) for container, host in sorted(wanted.items())]
+        network = await self.network.create(workspace.id, workspace.network, requests)
+        workspace.ports = {str(container): host for container, host in network.ports.items()}
+        report("root file system")
+        layer = await asyncio.to_thread(self.storage.create_layer, workspace.id)
+        root = await self.mount_root(workspace, layer)
+        try:
+            await asyncio.to_thread(write_launch_files, root, workspace)
+            report("container")
+            directory = self.run_dir(workspace.id) / "bundle"
+            limits = Limits(workspace.memory_limit, workspace.pids_limit)
+            config = bundle.source_config(
+                str(directory / "rootfs"), command, workspace.env, workspace.workdir, workspace.hostname, network.path,
+                self.cgroups.oci_path(workspace.id), limits,
+            )  # fmt: skip
+            await asyncio.to_thread(bundle.write_config, directory, config)
+            workspace.pid = await self.runtime.start(workspace.id, directory, root)
+        finally:
+            os.close(root)
+        workspace.pid_start = _start_time(workspace)
+        workspace.move_to(State.STARTING)
+        self.watch(workspace)
+        await self.changed(workspace)
+
+    async def mount_root(self, workspace: Workspace, layer: Path) -> int:
+        """The workspace's overlay as a detached mount."""
+        return await self.runtime.call(lambda: self.mount_root_now(workspace, layer))
+
+    def mount_root_now(self, workspace: Workspace, layer: Path) -> int:
+        """As mount_root, for a thread of the runtime."""
+        lower = [self.tools.layer(workspace.tools_digest), self.images.rootfs(workspace.image_digest)]
+        return overlay.mount_overlay(lower, layer / "upper", layer / "work")
+
+    async def _await_ready(self, workspace: Workspace, started: float) -> None:
+        report = self.progress(workspace, "launch", started)
+        try:
+            report("first command")
+            await readiness.usable(self.executor, workspace)
+            if workspace.desktop:
+                token = readiness.new_token()
+                await readiness.desktop_ready(workspace, token, readiness.DESKTOP_SECONDS, report)
+                workspace.stream_token = token
+            if workspace.state is State.STARTING:
+                workspace.move_to(State.READY)
+                report("ready")
+        except EngineError as error:
+            if workspace.state is not State.STARTING:
+                return
+            workspace.move_to(State.FAILED)
+            workspace.error = error.message
+        finally:
+            self._starting.pop(workspace.id, None)
+        await self.changed(workspace)
+
+    def resume_start(self, workspace: Workspace) -> None:
+        """Go on waiting for a workspace that was starting when an earlier engine ended."""
+        self._starting[workspace.id] = self.background(self._await_ready(workspace, time.monotonic()))
+
+    async def wait_ready(self, workspace: Workspace) -> None:
+        """Return when a launch has come to its end; raises Internal when it failed."""
+        task = self._starting.get(workspace.id)
+        if task is not None:
+            await asyncio.wait({task})
+        if workspace.state in (State.FAILED, State.STOPPED):
+            raise Internal(f"{workspace.id} did not become ready: {workspace.error or workspace.state.value}")
+
+    # The end of pid 1
+
+    def watch(self, workspace: Workspace) -> None:
+        """Notice when the workspace's pid 1 ends."""
+        pidfd = syscalls.pidfd_open(workspace.pid)
+        self._watched[workspace.id] = pidfd
+        asyncio.get_running_loop().add_reader(pidfd, self._ended, workspace)
+
+    def unwatch(self, workspace: str) -> None:
+        pidfd = self._watched.pop(workspace, None)
+        if pidfd is not None:
+            asyncio.get_running_loop().remove_reader(pidfd)
+            os.close(pidfd)
+
+    def _ended(self, workspace: Workspace) -> None:
+        self.unwatch(workspace.id)
+        if workspace.alive or workspace.state is State.FAILED:
+            workspace.move_to(State.STOPPED)
+            workspace.error = workspace.error or "its first process ended; `tclone logs` may say why"
+            workspace.phase = ""
+            self.background(self.changed(workspace))
+
+    # Removal
+
+    async def remove(self, ref: str) -> None:
+        """Remove a workspace and everything that belongs to it; waits for a fork of it that is under way."""
+        workspace = self.find(ref)
+        if workspace.state is State.REMOVING:
+            raise Conflict(f"{workspace.id} is being removed already")
+        lock = self.lock(workspace.id)
+        try:
+            async with asyncio.timeout(_REMOVE_WAITS_SECONDS):
+                await lock.acquire()
+        except TimeoutError:
+            raise Conflict(f"{workspace.id} is still being forked; try again") from None
+        try:
+            if workspace.state is State.REMOVING or workspace.id not in self.workspaces:
+                raise Conflict(f"{workspace.id} is being removed already")
+            workspace.move_to(State.REMOVING)
+            await self.changed(workspace)
+            await asyncio.shield(self.background(self.finish_removal(workspace)))
+        finally:
+            lock.release()
+
+    async def finish_removal(self, workspace: Workspace) -> None:
+        """The part of a removal that also an interrupted one needs."""
+        starting = self._starting.pop(workspace.id, None)
+        if starting is not None:
+            starting.cancel()
+            await asyncio.wait({starting})
+        self.unwatch(workspace.id)
+        await self.destroy(workspace.id)
+        workspace.move_to(State.GONE)
+        self.workspaces.pop(workspace.id, None)
+        self.locks.pop(workspace.id, None)
+        await self.database.delete_workspace(workspace.id, now())
+        self.events.publish("gone", workspace.id, {"name": workspace.name})
+
+    async def destroy(self, workspace: str) -> None:
+        """Take away every process, namespace, group, port, layer and file of an id, as far as they exist.
+
+        Goes through all of it even when a part fails; then raises Internal with what is left.
+        """
+        failures: list[str] = []
+
+        async def attempt(what: str, work: Any) -> None:
+            try:
+                await work
+            except Exception as error:  # noqa: BLE001 - the other parts must be removed all the same
+                log.exception("removing %s of %s", what, workspace)
+                failures.append(f"{what}: {error}")
+
+        await attempt("container", self.runtime.delete(workspace))
+        await attempt("commands", self.executor.kill_all(workspace))
+        await attempt("network", self.network.destroy(workspace))
+        left = await asyncio.to_thread(self.cgroups.remove, workspace)
+        failures += [f"control group {path}" for path in left]
+        await attempt("layer", asyncio.to_thread(self.storage.remove_layer, workspace))
+        await attempt("files", asyncio.to_thread(shutil.rmtree, self.run_dir(workspace), True))
+        if failures:
+            raise Internal(f"{workspace} is not removed completely: {'; '.join(failures)}")
+
+    def lock(self, workspace: str) -> asyncio.Lock:
+        return self.locks.setdefault(workspace, asyncio.Lock())
+
+    # The end of the engine
+
+    async def close(self) -> None:
+        """Stop what runs in the background; workspaces go on running."""
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=10)
+        for workspace in list(self._watched):
+            self.unwatch(workspace)
+        self.events.close()
+
+
+def write_launch_files(root: int, workspace: Workspace) -> None:
+    """The files every source has before its first process runs. Image content is not trusted: no link is followed out."""
+    write = syscalls.write_file_inside
+    try:
+        write(root, "/etc/hostname", f"{workspace.hostname}\n".encode())
+        write(root, "/etc/hosts", _hosts(workspace.hostname).encode())
+        write(root, "/etc/resolv.conf", f"nameserver {RESOLVER}\n".encode())
+        write_branch_record(root, workspace)
+        if workspace.desktop:
+            write(root, "/run/tclone/stream-master", workspace.master_token.encode(), 0o600)
+    except OSError as error:
+        raise Internal(f"image {workspace.image}: cannot write {error.filename or 'its set-up files'}: {error}") from error
+
+
+def write_branch_record(root: int, workspace: Workspace) -> None:
+    """/run/tclone/branch.json: who this workspace is; its generation tells a program that it was forked."""
+    record = {
+        "id": workspace.id, "name": workspace.name, "parent": workspace.parent, "batch": workspace.batch,
+        "index": workspace.index, "generation": workspace.generation, "created": workspace.created,
+    }  # fmt: skip
+    syscalls.write_file_inside(root, "/run/tclone/branch.json", json.dumps(record).encode() + b"\n")
+
+
+def _hosts(hostname: str) -> str:
+    return f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n{ADDRESS}\t{hostname}\n"
+
+
+def _start_time(workspace: Workspace) -> int:
+    try:
+        return syscalls.start_time(workspace.pid)
+    except (OSError, IndexError, ValueError):
+        raise Internal(f"the first process of {workspace.id} ended at once; `tclone logs` may say why") from None
+
+
+def kill_process(pid: int, start: int) -> None:
+    """SIGKILL a process if it is still the one that started at `start`."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        pidfd = syscalls.pidfd_open(pid)
+        try:
+            if syscalls.start_time(pid) == start:
+                syscalls.pidfd_send_signal(pidfd, signal.SIGKILL)
+        finally:
+            os.close(pidfd)
+
+
+def _report_failure(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("background work failed", exc_info=task.exception())

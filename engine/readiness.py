@@ -1,0 +1,175 @@
+"""When a workspace is ready: a command ran in it; a desktop, when its stream also delivers a real picture."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import struct
+import zlib
+from collections.abc import Callable
+
+import aiohttp
+
+from engine import bundle, syscalls
+from engine.errors import Internal, Unavailable
+from engine.process import Command, Executor
+from engine.workspace import Workspace
+
+HEADLESS_SECONDS = 15.0
+DESKTOP_SECONDS = 180.0
+FIRST_FRAME_SECONDS = 60.0
+_POLL_SECONDS = 0.1
+_REQUEST_SECONDS = 10.0
+_PNG_LIMIT = 64 << 20
+
+Progress = Callable[[str], None]
+
+
+def new_token() -> str:
+    """A secret of 256 bits for one desktop stream."""
+    return secrets.token_urlsafe(32)
+
+
+async def usable(executor: Executor, workspace: Workspace, seconds: float = HEADLESS_SECONDS) -> None:
+    """Return once a command really ran inside. The init itself is that command: an image may hold no other program.
+
+    Raises Internal when it cannot be run.
+    """
+    status, _, err = await executor.run(workspace, Command([bundle.INIT, "--version"], cwd="/"), seconds)
+    if status != 0:
+        raise Internal(f"no command runs in {workspace.id}: {err.decode(errors='replace').strip()[-300:] or status}")
+
+
+class Desktop:
+    """The stream server (Selkies) of one workspace, reached by sockets made in the workspace's network namespace."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        if workspace.stream_port is None:
+            raise Internal(f"{workspace.id} has no desktop")
+        self._workspace = workspace
+        self._base = f"http://127.0.0.1:{workspace.stream_port}"
+        self._netns = -1
+
+    async def __aenter__(self) -> "Desktop":
+        try:
+            self._netns = os.open(f"/proc/{self._workspace.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            raise Internal(f"{self._workspace.id} has ended") from None
+        connector = aiohttp.TCPConnector(force_close=True, socket_factory=self._socket)
+        self._http = aiohttp.ClientSession(
+            connector=connector, timeout=aiohttp.ClientTimeout(total=_REQUEST_SECONDS), cookie_jar=aiohttp.DummyCookieJar()
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.close()
+        os.close(self._netns)
+
+    def _socket(self, address: tuple) -> socket.socket:
+        made = syscalls.socket_in(self._netns, address[0], address[1])
+        made.setblocking(False)
+        return made
+
+    async def healthy(self) -> bool:
+        """Whether /api/health answers 200."""
+        return await self._get("/api/health", None) is not None
+
+    async def set_controller(self, token: str) -> bool:
+        """Make `token` the only one that controls the desktop; live connections with another one are closed."""
+        table = {token: {"role": "controller", "slot": 1, "mk_control": True}}
+        headers = {"Authorization": f"Bearer {self._workspace.master_token}"}
+        try:
+            async with self._http.post(f"{self._base}/api/tokens", json=table, headers=headers) as answer:
+                return answer.status < 300
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return False
+
+    async def has_picture(self) -> bool:
+        """Whether a screenshot shows more than one colour."""
+        png = await self._get("/api/screenshot?display=primary", self._workspace.master_token)
+        return png is not None and await asyncio.to_thread(shows_something, png)
+
+    async def _get(self, path: str, bearer: str | None) -> bytes | None:
+        headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
+        try:
+            async with self._http.get(self._base + path, headers=headers, allow_redirects=False) as answer:
+                if answer.status != 200:
+                    return None
+                body = await answer.content.read(_PNG_LIMIT)
+                while more := await answer.content.read(_PNG_LIMIT):
+                    body += more
+                    if len(body) > _PNG_LIMIT:
+                        return None
+                return body
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return None
+
+
+async def desktop_ready(workspace: Workspace, token: str, seconds: float, progress: Progress) -> None:
+    """Wait until the stream server is up, give it `token`, and wait for a real picture. Raises Unavailable at the time limit."""
+    step = "stream server"
+    try:
+        async with asyncio.timeout(seconds), Desktop(workspace) as desktop:
+            progress(step)
+            while not await desktop.healthy():
+                await asyncio.sleep(_POLL_SECONDS)
+            step = "stream token"
+            progress(step)
+            while not await desktop.set_controller(token):
+                await asyncio.sleep(_POLL_SECONDS)
+            step = "first picture"
+            progress(step)
+            while not await desktop.has_picture():
+                await asyncio.sleep(_POLL_SECONDS)
+    except TimeoutError:
+        raise Unavailable(
+            f"the desktop of {workspace.id} did not get past `{step}` within {seconds:g} s; see `tclone logs {workspace.id}`"
+        ) from None
+
+
+def shows_something(png: bytes) -> bool:
+    """Whether a PNG has more than one colour; False for anything that is not a whole 8-bit, non-interlaced PNG.
+
+    Rows are compared as filtered bytes, without undoing the filters (3 MB of them in Python take seconds): in a picture of
+    one colour every filter leaves rows after the first which are all zero behind their first pixel, or (filter 0) repeat it.
+    """
+    try:
+        width, height, channels, data = _png_parts(png)
+    except (ValueError, struct.error, zlib.error):
+        return False
+    stride = width * channels + 1
+    if width < 2 or height < 2 or len(data) < stride * height:
+        return False
+    zeros = bytes(stride - 1 - channels)
+    for start in range(stride, stride * height, stride):
+        first = data[start + 1 : start + 1 + channels]
+        rest = data[start + 1 + channels : start + stride]
+        if data[start] == 0:
+            if rest != first * (width - 1) or first != data[stride + 1 : stride + 1 + channels] and data[stride] == 0:
+                return True
+        elif rest != zeros:
+            return True
+    return False
+
+
+def _png_parts(png: bytes) -> tuple[int, int, int, bytes]:
+    """Width, height, bytes per pixel and the filtered rows."""
+    if png[:8] != b"\x89PNG\r\n\x1a\n":
+        raise ValueError("not a PNG")
+    position, packed, header = 8, bytearray(), b""
+    while position + 8 <= len(png):
+        length, kind = struct.unpack(">I4s", png[position : position + 8])
+        body = png[position + 8 : position + 8 + length]
+        if kind == b"IHDR":
+            header = body
+        elif kind == b"IDAT":
+            packed += body
+        position += 12 + length
+    width, height, depth, colour, _, _, interlace = struct.unpack(">IIBBBBB", header)
+    channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour] if colour in (0, 2, 3, 4, 6) else 0
+    if depth != 8 or interlace or not channels or width * height * channels > _PNG_LIMIT * 4:
+        raise ValueError("unexpected PNG")
+    unpacked = zlib.decompressobj().decompress(bytes(packed), (width * channels + 1) * height + 1)
+    return width, height, channels, unpacked

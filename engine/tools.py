@@ -1,0 +1,63 @@
+"""The layer that every workspace shares: our pid 1 and the restorer, and the root in which a branch is rebuilt."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+from engine import bundle
+from engine.errors import Unavailable
+
+_PROGRAMS = {"init": "tclone-init", "restore": "tclone-restore"}
+_STAGE_DIRECTORIES = ("proc", "dev", "sys", "root", "old")
+
+
+class Tools:
+    """Copies of the native programs in the pool, under the digest of their content: running workspaces keep theirs."""
+
+    def __init__(self, pool: Path, libexec: Path) -> None:
+        self._pool = pool
+        self._libexec = libexec
+        self.digest = ""
+
+    @property
+    def livefork(self) -> Path:
+        return self._libexec / "tclone-livefork"
+
+    def layer(self, digest: str) -> Path:
+        """The lower layer that holds /usr/libexec/tclone."""
+        return self._pool / "tools" / digest
+
+    @property
+    def stage(self) -> Path:
+        """The root of a container that waits to become a branch."""
+        return self._pool / "stage" / self.digest
+
+    def install(self) -> None:
+        """Copy the programs into the pool. Blocks; raises Unavailable when they were not built."""
+        total = hashlib.sha256()
+        for name in sorted(_PROGRAMS.values()):
+            try:
+                total.update((self._libexec / name).read_bytes())
+            except OSError:
+                raise Unavailable(f"{self._libexec / name} is missing; build it with `make -C native`") from None
+        self.digest = total.hexdigest()[:16]
+        self._install(self.layer(self.digest))
+        self._install(self.stage, _STAGE_DIRECTORIES)
+
+    def _install(self, target: Path, directories: tuple[str, ...] = ()) -> None:
+        if target.exists():
+            return
+        partial = target.with_name(target.name + ".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        programs = partial / bundle.INIT.strip("/")
+        programs.parent.mkdir(parents=True)
+        for name, program in _PROGRAMS.items():
+            copied = programs.with_name(name)
+            shutil.copyfile(self._libexec / program, copied)
+            os.chmod(copied, 0o755)
+        for name in directories:
+            (partial / name).mkdir()
+        partial.rename(target)
