@@ -52,9 +52,9 @@ def prepare_directories(config: Config, account: pwd.struct_passwd) -> None:
                 f"run `chmod o+x {closed}` or choose another place with TCLONE_DATA and TCLONE_RUN"
             )
     logs(config).mkdir(mode=0o750, exist_ok=True)
-    portal = config.data / "portal"
-    portal.mkdir(mode=0o700, exist_ok=True)
-    os.chown(portal, account.pw_uid, account.pw_gid)
+    for portal in (config.data / "portal", config.run / "portal"):
+        portal.mkdir(mode=0o700, exist_ok=True)
+        os.chown(portal, account.pw_uid, account.pw_gid, follow_symlinks=False)
 
 
 def logs(config: Config) -> Path:

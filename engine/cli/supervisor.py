@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -35,7 +35,7 @@ class Service:
     argv: list[str]
     log: Path
     healthy: Check
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str]
     start_seconds: float = 60.0
 
 
@@ -115,7 +115,7 @@ class _Keeper:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **self.service.environment},
+                env=dict(self.service.environment),
                 start_new_session=True,
             )
         ended = asyncio.create_task(process.wait())

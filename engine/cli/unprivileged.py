@@ -1,4 +1,4 @@
-"""Starts a portal process as the portal's user: `python -m engine.cli.unprivileged USER -- COMMAND…`, as root.
+"""Starts a portal process as the portal's user: `python -m engine.cli.unprivileged [--bind-low-ports] USER -- COMMAND…`, as root.
 
 The code may lie where that user cannot go (a clone in /root, mode 0700). Opening up somebody's home directory is not ours to do, so
 in that case the process gets a mount namespace of its own in which the closed directory is an empty one that holds only
@@ -7,6 +7,7 @@ the trees it has to read. The paths stay the same and nothing else in that direc
 
 from __future__ import annotations
 
+import argparse
 import os
 import pwd
 import sys
@@ -16,7 +17,7 @@ from engine import config, syscalls
 
 _MS_PRIVATE = 0x40000
 _MS_NOSUID_NODEV = 0x2 | 0x4
-_SETPRIV = "/usr/bin/setpriv"
+SETPRIV = "/usr/bin/setpriv"
 
 
 def needed_trees() -> list[Path]:
@@ -64,15 +65,24 @@ def _open_the_way(trees: list[Path], uid: int, gid: int) -> None:
         os.close(descriptor)
 
 
-def setpriv_arguments(user: str) -> list[str]:
-    """setpriv's command line that leaves nothing of root and ends the process with its supervisor."""
+def launcher(user: str, low_ports: bool = False) -> list[str]:
+    """The command line in front of one that is to run as `user`."""
+    flags = ["--bind-low-ports"] if low_ports else []
+    return [sys.executable, "-m", "engine.cli.unprivileged", *flags, user, "--"]
+
+
+def setpriv_arguments(user: str, low_ports: bool) -> list[str]:
+    """setpriv's command line that leaves nothing of root, but the right to bind ports below 1024 if wanted, and ends the process
+    with its supervisor."""
+    kept = "-all,+net_bind_service" if low_ports else "-all"
     return [
-        _SETPRIV,
+        SETPRIV,
         f"--reuid={user}",
         f"--regid={user}",
         "--init-groups",
-        "--inh-caps=-all",
-        "--bounding-set=-all",
+        f"--inh-caps={kept}",
+        *([f"--ambient-caps={kept}"] if low_ports else []),
+        f"--bounding-set={kept}",
         "--no-new-privs",
         "--pdeathsig=TERM",
         "--",
@@ -80,13 +90,15 @@ def setpriv_arguments(user: str) -> list[str]:
 
 
 def main() -> None:
-    user, dashes, *command = sys.argv[1:]
-    if dashes != "--" or not command:
-        raise SystemExit("usage: python -m engine.cli.unprivileged USER -- COMMAND...")
-    account = pwd.getpwnam(user)
+    parser = argparse.ArgumentParser(prog="python -m engine.cli.unprivileged")
+    parser.add_argument("--bind-low-ports", action="store_true")
+    parser.add_argument("user")
+    parser.add_argument("argv", nargs="+")
+    arguments = parser.parse_args()
+    account = pwd.getpwnam(arguments.user)
     _open_the_way(needed_trees(), account.pw_uid, account.pw_gid)
     os.chdir("/")
-    argv = [*setpriv_arguments(user), *command]
+    argv = [*setpriv_arguments(arguments.user, arguments.bind_low_ports), *arguments.argv]
     os.execv(argv[0], argv)
 
 

@@ -11,6 +11,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 MAX_COPIES = 8
 
 
@@ -59,6 +60,13 @@ def workspace_name(text: str) -> str:
         raise argparse.ArgumentTypeError(
             f"'{text}' is not a name; use lower-case letters, digits and hyphens, at most 63, with a letter or digit at both ends"
         )
+    return text
+
+
+def reference(text: str) -> str:
+    """An id, name or digest. Anything else cannot exist, and must not become part of a path."""
+    if _REFERENCE.fullmatch(text) is None:
+        raise argparse.ArgumentTypeError(f"'{text}' cannot be an id or a name")
     return text
 
 

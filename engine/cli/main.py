@@ -1,0 +1,129 @@
+"""Entry point of `tclone`: parse, run the command, turn errors into one line on stderr and the documented exit status."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+
+from engine import __version__
+from engine.cli import diagnosis, execute, images, output, parser, services, up, workspaces
+from engine.client import EngineClient
+from engine.config import Config
+from engine.errors import EngineError
+
+_INTERRUPTED = 128 + signal.SIGINT
+_BROKEN_PIPE = 128 + signal.SIGPIPE
+_WITH_COMMAND = ("exec", "run")
+
+Handler = Callable[[EngineClient, argparse.Namespace], Awaitable[int]]
+
+_ENGINE_COMMANDS: dict[str, Handler] = {
+    "run": workspaces.run,
+    "fork": workspaces.fork,
+    "ls": workspaces.ls,
+    "inspect": workspaces.inspect,
+    "port": workspaces.port,
+    "stats": workspaces.stats,
+    "rm": workspaces.rm,
+    "exec": execute.exec_command,
+    "shell": execute.shell,
+    "logs": execute.logs,
+    "image": images.dispatch,
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    try:
+        status = _run(_parse(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+        return status
+    except EngineError as error:
+        output.error(error.message)
+        return error.exit_status
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader of stdout has gone; without this the interpreter complains once more while it shuts down.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    """Parse all up to the first `--` of `exec` and `run`; what follows is the command to run, whatever it looks like."""
+    grammar = parser.build()
+    rest: list[str] = []
+    takes_command = next((word for word in argv if not word.startswith("-")), "") in _WITH_COMMAND
+    if takes_command and "--" in argv:
+        at = argv.index("--")
+        argv, rest = argv[:at], argv[at + 1 :]
+    arguments = grammar.parse_args(argv)
+    arguments.argv = rest
+    if arguments.command == "exec" and not rest:
+        grammar.error("exec: give the command after `--`, as in `tclone exec WS -- ls`")
+    if arguments.command == "rm" and bool(arguments.workspaces) == arguments.all:
+        grammar.error("rm: name workspaces, or give --all")
+    return arguments
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    config = _config()
+    match arguments.command:
+        case "up":
+            status = up.up(config, arguments.detach, arguments.port, arguments.supervised, arguments.image)
+        case "down":
+            status = up.down(config, arguments.keep)
+        case "engine":
+            from engine.daemon import main as daemon  # all of the engine, which no other command needs
+
+            status = daemon()
+        case "doctor":
+            status = asyncio.run(diagnosis.doctor(config, arguments.json))
+        case "version":
+            status = asyncio.run(_version(config))
+        case "ca":
+            authority = services.authority(config)
+            print(authority.path.read_text().strip() if arguments.pem else f"{authority.path}\nSHA-256 {authority.fingerprint}")
+            status = 0
+        case "passwd":
+            up.host.require_root("passwd")
+            print(services.new_password(config))
+            status = 0
+        case name:
+            status = asyncio.run(_with_engine(config, _ENGINE_COMMANDS[name], arguments))
+    return status
+
+
+def _config() -> Config:
+    try:
+        return Config.from_environment()
+    except ValueError:
+        raise SystemExit(_usage(f"TCLONE_PORTAL_PORT is not a port: {os.environ.get('TCLONE_PORTAL_PORT')!r}")) from None
+
+
+def _usage(message: str) -> int:
+    output.error(message)
+    return 2
+
+
+async def _with_engine(config: Config, handler: Handler, arguments: argparse.Namespace) -> int:
+    async with EngineClient(config.socket) as client:
+        return await handler(client, arguments)
+
+
+async def _version(config: Config) -> int:
+    print(f"tclone {__version__}")
+    try:
+        async with EngineClient(config.socket) as client:
+            print(f"engine {(await client.health())['version']}")
+    except EngineError:
+        print("engine not running")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

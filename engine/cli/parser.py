@@ -1,0 +1,185 @@
+"""The grammar of the command line: every command, option, example and its place in the help."""
+
+from __future__ import annotations
+
+import argparse
+
+from engine import __version__
+from engine.cli import values
+
+_EPILOG = """\
+examples:
+  tclone up --detach                    start the engine and the portal
+  tclone run webtop-xfce --name desk    launch a desktop
+  tclone fork desk --copies 2           two live branches: desk-clone-0, desk-clone-1
+  tclone exec desk-clone-0 -- hostname  run a command in one of them
+  tclone rm desk desk-clone-0 desk-clone-1
+
+exit status:
+  0 done   1 a defect   2 wrong usage   4 not found   5 conflict   6 refused, each blocker named
+  7 a limit   8 disk full   9 the engine is down or something it needs is missing
+`exec` and `shell` pass on the status of the command they ran. Settings come from TCLONE_DATA, TCLONE_RUN and
+TCLONE_PORTAL_PORT; docs/reference/cli.md has everything.
+"""
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Keeps the layout of examples, and gives options room for their names."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30)
+
+
+def _command(group: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, summary: str, *examples: str) -> argparse.ArgumentParser:
+    shown = "examples:\n" + "\n".join(f"  {example}" for example in examples) if examples else None
+    return group.add_parser(
+        name, help=summary, description=summary[0].upper() + summary[1:] + ".", epilog=shown, formatter_class=_Help, allow_abbrev=False
+    )
+
+
+def _json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _workspace(parser: argparse.ArgumentParser, metavar: str = "WS") -> None:
+    parser.add_argument("workspace", type=values.reference, metavar=metavar, help="id or name of a workspace")
+
+
+def build() -> argparse.ArgumentParser:
+    """The whole parser. `arguments.command` and, for images, `arguments.action` say what to run."""
+    parser = argparse.ArgumentParser(
+        prog="tclone",
+        description="Launch a Linux desktop in a container, fork it live, and drive every branch side by side.",
+        epilog=_EPILOG,
+        formatter_class=_Help,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"tclone {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _service_commands(commands)
+    _workspace_commands(commands)
+    _inside_commands(commands)
+    _image_commands(commands)
+    return parser
+
+
+def _service_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    up = _command(
+        commands, "up", "start the engine and the portal", "tclone up", "tclone up --detach --port 9443",
+    )
+    up.add_argument("--detach", "-d", action="store_true", help="return when all of it answers; otherwise stay, and Ctrl-C is `tclone down`")
+    up.add_argument("--port", type=values.port, help="the portal's HTTPS port (default: TCLONE_PORTAL_PORT, or 8443)")
+    up.add_argument("--image", type=values.workspace_name, metavar="NAME", help="also build this image when it is missing")
+    up.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
+
+    down = _command(commands, "down", "stop the portal and the engine", "tclone down", "tclone down --keep")
+    down.add_argument("--keep", action="store_true", help="leave the workspaces running for the next `tclone up`; otherwise they are removed")
+
+    doctor = _command(commands, "doctor", "check what this machine offers and say what to do", "tclone doctor --json")
+    _json(doctor)
+
+    _command(commands, "engine", "run the engine daemon in the foreground (`tclone up` does this for you)")
+    _command(commands, "passwd", "make a new password for the portal, print it this once, and end every session")
+    ca = _command(
+        commands, "ca", "print where the portal's CA certificate lies, and its fingerprint", "tclone ca", "tclone ca --pem > tclone-ca.pem",
+    )
+    ca.add_argument("--pem", action="store_true", help="print the certificate itself")
+    _command(commands, "version", "print the versions of this command and of the running engine")
+
+
+def _workspace_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    run = _command(
+        commands,
+        "run",
+        "launch a workspace from an image and print its id",
+        "tclone run webtop-xfce --name desk",
+        "tclone run workspace -p 3000 -p 8080:80 -e MODE=test --memory 2g",
+        "tclone run workspace -- python3 -m http.server 8000",
+    )
+    run.add_argument("image", type=values.reference, metavar="IMAGE", help="name or digest; `tclone image ls` lists them")
+    run.add_argument("--name", type=values.workspace_name, help="a name (default: made from the id)")
+    run.add_argument("-p", "--publish", type=values.publication, action="append", default=[], metavar="CTR|HOST:CTR",
+                     help="publish a TCP port of the workspace, on a free host port or on HOST")  # fmt: skip
+    run.add_argument("-e", "--env", type=values.variable, action="append", default=[], metavar="K=V", help="set a variable")
+    run.add_argument("--memory", type=values.size, metavar="SIZE", help="memory limit, such as 2g")
+    run.add_argument("--pids", type=values.positive, metavar="N", help="limit on processes and threads")
+    run.add_argument("--network", choices=("open", "none"), default="open", help="outgoing traffic: all of it (default), or none")
+    run.add_argument("--no-wait", action="store_true", help="return at once, not when the workspace is ready")
+    _json(run)
+
+    fork = _command(
+        commands,
+        "fork",
+        "fork a running workspace live and print the branches' ids",
+        "tclone fork desk",
+        "tclone fork desk --copies 4 --name try --json",
+    )
+    _workspace(fork, "SRC")
+    fork.add_argument("--copies", type=values.copies, default=1, metavar="N", help=f"branches from one freeze, 1 to {values.MAX_COPIES}")
+    fork.add_argument("--name", type=values.workspace_name, metavar="BASE", help="branches are called BASE, or BASE-0, BASE-1, … (default: SRC-clone)")
+    fork.add_argument("--tcp-close", action="store_true", help="close every established TCP connection in the branches")
+    fork.add_argument("--ghost-limit", type=values.size, metavar="SIZE", help="most to carry of one deleted but open file")
+    _json(fork)
+
+    ls = _command(commands, "ls", "list workspaces", "tclone ls", "tclone ls --json")
+    _json(ls)
+    ls.add_argument("-q", "--quiet", action="store_true", help="ids only")
+
+    inspect = _command(commands, "inspect", "print everything known about workspaces, as JSON", "tclone inspect desk")
+    inspect.add_argument("workspaces", type=values.reference, nargs="+", metavar="WS")
+
+    port = _command(commands, "port", "list published ports", "tclone port desk", "curl localhost:$(tclone port desk 3000)")
+    _workspace(port)
+    port.add_argument("container", nargs="?", type=values.port, metavar="CTR", help="print only the host port of this one")
+    _json(port)
+
+    stats = _command(commands, "stats", "print use of processor, memory, processes and disk", "tclone stats", "tclone stats desk --json")
+    stats.add_argument("workspaces", type=values.reference, nargs="*", metavar="WS", help="default: all")
+    _json(stats)
+
+    rm = _command(commands, "rm", "remove workspaces and all they hold", "tclone rm desk desk-clone")
+    rm.add_argument("workspaces", type=values.reference, nargs="*", metavar="WS")
+    rm.add_argument("--all", "-a", action="store_true", help="every workspace")
+
+
+def _inside_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    execute = _command(
+        commands,
+        "exec",
+        "run a command in a workspace and pass on its exit status",
+        "tclone exec desk -- uname -a",
+        "tclone exec -i desk -- tar -x -C /srv < files.tar",
+        "tclone exec -it -u desktop desk -- bash",
+    )
+    execute.add_argument("-u", "--user", metavar="USER", help="run as this user of the workspace (default: root)")
+    execute.add_argument("-i", "--interactive", action="store_true", help="pass stdin on")
+    execute.add_argument("-t", "--tty", action="store_true", help="give the command a terminal")
+    execute.add_argument("-e", "--env", type=values.variable, action="append", default=[], metavar="K=V", help="set a variable")
+    execute.add_argument("-w", "--workdir", metavar="DIR", help="directory to run in")
+    _workspace(execute)
+
+    shell = _command(commands, "shell", "open a shell in a workspace", "tclone shell desk")
+    shell.add_argument("-u", "--user", metavar="USER", help="be this user (default: root)")
+    _workspace(shell)
+
+    logs = _command(commands, "logs", "print what a workspace's processes wrote to its console", "tclone logs -f desk")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on until Ctrl-C")
+    logs.add_argument("-n", "--tail", type=values.positive, default=200, metavar="N", help="start with the last N lines (default 200)")
+    _workspace(logs)
+
+
+def _image_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    image = _command(commands, "image", "build, list, import and remove images")
+    actions = image.add_subparsers(dest="action", metavar="ACTION", required=True)
+    build_image = _command(actions, "build", "build an image from its recipe unless it is there", "tclone image build webtop-xfce")
+    build_image.add_argument("name", type=values.workspace_name, metavar="NAME", help="a folder of images/: webtop-xfce, workspace")
+    _json(build_image)
+    _json(_command(actions, "ls", "list images"))
+    remove = _command(actions, "rm", "remove images that no workspace uses", "tclone image rm workspace")
+    remove.add_argument("images", type=values.reference, nargs="+", metavar="IMAGE", help="name or digest")
+    bring = _command(
+        actions, "import", "make an image from an OCI layout directory or a root filesystem tar", "tclone image import ./layout --name mine",
+    )
+    bring.add_argument("path", metavar="PATH")
+    bring.add_argument("--name", type=values.workspace_name, required=True)
+    _json(bring)

@@ -1,0 +1,125 @@
+"""The processes that make up a running TClone, and what of the portal the command line shows."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import ssl
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from engine.cli import host, portal_account
+from engine.cli.supervisor import Check, Service
+from engine.cli.unprivileged import SETPRIV, launcher
+from engine.config import Config
+from engine.errors import NotFound
+
+# The interpreter by the path it was started with: that of the virtual environment.
+COMMAND = [sys.executable, "-m", "engine.cli.main"]
+_CHECK_SECONDS = 5.0
+# Opening the pool may have to make and check a file system first, and recovery looks at every workspace.
+_ENGINE_SECONDS = 120.0
+_PORTAL_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Authority:
+    """The portal's CA certificate: where it lies and its SHA-256, colon separated."""
+
+    path: Path
+    fingerprint: str
+
+
+def authority(config: Config) -> Authority:
+    """The portal's CA. Raises NotFound before the first `tclone up`."""
+    path = config.data / "portal" / "tls" / "ca.pem"
+    try:
+        certificate = ssl.PEM_cert_to_DER_cert(path.read_text())
+    except FileNotFoundError:
+        raise NotFound(f"no CA certificate at {path} yet; the first `tclone up` makes it") from None
+    digest = hashlib.sha256(certificate).hexdigest().upper()
+    return Authority(path, ":".join(digest[at : at + 2] for at in range(0, len(digest), 2)))
+
+
+def first_start(config: Config) -> str | None:
+    """Prepare the portal's keys and account; the password when this call made it, which is only ever the first."""
+    return portal_account.ask(config, "prepare", _environment(config, config.portal_port))
+
+
+def new_password(config: Config) -> str:
+    """Set a new generated password, which ends every session. Raises NotFound before the first `tclone up`."""
+    authority(config)
+    password = portal_account.ask(config, "passwd", _environment(config, config.portal_port))
+    assert password is not None, "resetting makes one"
+    return password
+
+
+def _environment(config: Config, port: int) -> dict[str, str]:
+    """Our own environment with every path absolute: the services run in another directory than we."""
+    return {
+        **os.environ,
+        "TCLONE_DATA": str(config.data),
+        "TCLONE_RUN": str(config.run),
+        "TCLONE_LIBEXEC": str(config.libexec),
+        "TCLONE_IMAGES": str(config.images),
+        "TCLONE_CACHE": str(config.cache),
+        "TCLONE_PORTAL_PORT": str(port),
+        "TCLONE_PORTAL_USER": config.portal_user,
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _answers(url: str, socket: Path | None = None) -> Check:
+    """A check that `url` answers below 500, over a Unix socket when one is given."""
+
+    async def check() -> bool:
+        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+            connector = aiohttp.UnixConnector(str(socket)) if socket else aiohttp.TCPConnector(force_close=True)
+            timeout = aiohttp.ClientTimeout(total=_CHECK_SECONDS)
+            async with aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False) as session:
+                # The certificate is our own and the question is only whether somebody answers.
+                async with session.get(url, ssl=False, allow_redirects=False) as answer:
+                    return answer.status < 500
+        return False
+
+    return check
+
+
+def all_services(config: Config, port: int) -> list[Service]:
+    """Engine, portal control, portal stream: in the order in which each can reach the one before."""
+    environment = _environment(config, port)
+    logs = host.logs(config)
+
+    def portal(name: str) -> list[str]:
+        return [*launcher(config.portal_user, low_ports=port < 1024), sys.executable, "-m", f"portal.{name}"]
+
+    return [
+        Service(
+            "engine",
+            [SETPRIV, "--pdeathsig=TERM", "--", *COMMAND, "engine"],
+            logs / "engine.log",
+            _answers("http://engine/v1/health", config.socket),
+            environment,
+            _ENGINE_SECONDS,
+        ),
+        Service(
+            "control",
+            portal("control"),
+            logs / "control.log",
+            _answers("http://control/healthz", config.run / "portal" / "control.sock"),
+            environment,
+            _PORTAL_SECONDS,
+        ),
+        Service(
+            "stream",
+            portal("stream"),
+            logs / "stream.log",
+            _answers(f"https://localhost:{port}/healthz"),
+            environment,
+            _PORTAL_SECONDS,
+        ),
+    ]

@@ -1,0 +1,325 @@
+"""`tclone up` and `tclone down`: the supervisor in the foreground or behind, and what the two tell the user."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine import syscalls
+from engine.cli import host, images, services, workspaces
+from engine.cli.output import Progress, printable
+from engine.cli.supervisor import StartFailure, Supervisor, tail, write_state
+from engine.client import EngineClient
+from engine.config import Config
+from engine.errors import Conflict, EngineError, Internal, Unavailable
+
+# The supervisor gives each service 15 s to stop; the engine is last.
+_DOWN_SECONDS = 60.0
+_START_SECONDS = 200.0
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Running:
+    """What the supervisor's state file says of it. `phase` is `starting <service>` or `ready`."""
+
+    pid: int
+    started: int
+    port: int
+    phase: str
+
+    def open(self) -> int:
+        """A pidfd of this very process, never of one that got its pid later. Raises ProcessLookupError."""
+        descriptor = syscalls.pidfd_open(self.pid)
+        try:
+            if syscalls.start_time(self.pid) == self.started:
+                return descriptor
+        except OSError:
+            pass
+        os.close(descriptor)
+        raise ProcessLookupError(self.pid)
+
+
+def _state_path(config: Config) -> Path:
+    return config.run / "supervisor.json"
+
+
+def _lock(config: Config, kind: int) -> int:
+    """A descriptor with the lock of these directories, which their supervisor holds exclusively; the kernel drops it when the holder
+    dies. Raises BlockingIOError when another has it."""
+    descriptor = os.open(config.run / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def running(config: Config) -> Running | None:
+    """The supervisor that is running for these directories, or None. A state file left by a killed one counts as none."""
+    if not config.run.is_dir():
+        return None
+    try:
+        os.close(_lock(config, fcntl.LOCK_SH))
+        return None
+    except BlockingIOError:
+        pass
+    try:
+        state = json.loads(_state_path(config).read_text())
+        return Running(state["pid"], state["started"], state["port"], state["phase"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+@contextlib.contextmanager
+def _only_one(config: Config) -> Iterator[None]:
+    """Be the one supervisor of these directories. Raises Conflict."""
+    # `running` holds the lock for an instant when it looks: try again before believing it.
+    for attempt in range(20):
+        try:
+            descriptor = _lock(config, fcntl.LOCK_EX)
+            break
+        except BlockingIOError:
+            if attempt == 19:
+                raise Conflict(f"another `tclone up` is at work on {config.run}; `tclone down` stops it") from None
+            time.sleep(_POLL_SECONDS)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _report(line: str) -> None:
+    print(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {printable(line)}", file=sys.stderr, flush=True)
+
+
+def url(port: int) -> str:
+    """The portal's address for a browser on this machine."""
+    return f"https://localhost:{port}/"
+
+
+async def supervise(config: Config, port: int, phase: Callable[[str], None], ready: Callable[[], Awaitable[None]]) -> signal.Signals:
+    """Run the services until a signal arrives, stop them and return that signal. Raises StartFailure.
+
+    `phase` is told what is being started, `ready` is called once everything answers. SIGINT (Ctrl-C) removes the workspaces first;
+    SIGTERM, which `tclone down` and service managers send, leaves them running.
+    """
+    state = {"pid": os.getpid(), "started": syscalls.start_time(os.getpid()), "port": port}
+
+    def note(name: str) -> None:
+        write_state(_state_path(config), {**state, "phase": f"starting {name}"})
+        phase(f"starting {name}")
+
+    supervisor = Supervisor(services.all_services(config, port), _report)
+    try:
+        with supervisor.signals():
+            start = asyncio.create_task(supervisor.start(note))
+            stop = asyncio.create_task(supervisor.wait())
+            await asyncio.wait({start, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if not start.done():
+                start.cancel()
+                await asyncio.gather(start, return_exceptions=True)
+                return await stop
+            try:
+                await start
+            except StartFailure:
+                stop.cancel()
+                raise
+            write_state(_state_path(config), {**state, "phase": "ready"})
+            number = await _until_signal(ready(), stop)
+            if number == signal.SIGINT:
+                await _remove_workspaces(config)
+            return number
+    finally:
+        await supervisor.stop()
+        _state_path(config).unlink(missing_ok=True)
+
+
+async def _until_signal(work: Coroutine[None, None, None], stop: "asyncio.Task[signal.Signals]") -> signal.Signals:
+    """The signal; `work` is done meanwhile, and given up when the signal comes first."""
+    task = asyncio.create_task(work)
+    await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    else:
+        try:
+            await task
+        except EngineError:
+            stop.cancel()
+            raise
+    return await stop
+
+
+async def _remove_workspaces(config: Config) -> None:
+    """Remove every workspace, saying so; failures are told and leave the workspace to the next `tclone up`."""
+    try:
+        removed, failures = await workspaces.remove_all(config)
+    except EngineError as failure:
+        print(f"tclone: workspaces were not removed: {failure.message}", file=sys.stderr)
+        return
+    if removed:
+        print(f"removed {len(removed)} workspace{'s' if len(removed) != 1 else ''}: {' '.join(removed)}", file=sys.stderr)
+    for failure in failures:
+        print(f"tclone: {printable(failure)}", file=sys.stderr)
+
+
+def up(config: Config, detach: bool, port: int | None, supervised: bool, image: str | None) -> int:
+    """Start everything. Returns the exit status. Raises EngineError.
+
+    `supervised` marks the process that a detached `up` starts behind itself: it says nothing on success. `image` is built when its
+    recipe's image is missing, before the address is told.
+    """
+    host.require_root("up")
+    port = port or config.portal_port
+    present = running(config)
+    if present is not None and not supervised:
+        return _already(config, present, port)
+    account = host.ensure_user(config.portal_user)
+    host.prepare_directories(config, account)
+    if not supervised:
+        host.require_free_port(port)
+    password = None if supervised else services.first_start(config)
+    try:
+        if detach:
+            _detach(config, port)
+            if image is not None:
+                asyncio.run(_ensure_image(config, image))
+            _welcome(config, port, password)
+        else:
+            _stay(config, port, password, image, supervised)
+    except EngineError:
+        if password is not None:
+            _show_password(password)
+        raise
+    return 0
+
+
+def _stay(config: Config, port: int, password: str | None, image: str | None, quiet: bool) -> None:
+    """Be the supervisor until a signal. Raises Conflict, Unavailable."""
+    with _only_one(config), Progress("tclone up", quiet=quiet) as progress:
+
+        async def ready() -> None:
+            progress.close()
+            if image is not None:
+                await _ensure_image(config, image)
+            if not quiet:
+                _welcome(config, port, password)
+                print("Ctrl-C stops TClone and removes its workspaces.", file=sys.stderr)
+
+        try:
+            asyncio.run(supervise(config, port, progress.phase, ready))
+        except StartFailure as failure:
+            raise Unavailable(str(failure)) from failure
+
+
+async def _ensure_image(config: Config, name: str) -> None:
+    async with EngineClient(config.socket) as client:
+        await images.build(client, name)
+
+
+def _already(config: Config, present: Running, port: int) -> int:
+    if present.phase != "ready":
+        _wait_ready(config, None)
+    if present.port != port and port != config.portal_port:
+        raise Conflict(f"TClone is already up on port {present.port} (pid {present.pid}); run `tclone down --keep` first to change the port")
+    print(f"TClone is already up at {url(present.port)} (pid {present.pid})")
+    return 0
+
+
+def _welcome(config: Config, port: int, password: str | None) -> None:
+    """Address, certificate fingerprint and, the one time it is known, the first password."""
+    print(f"TClone is up at {url(port)}")
+    authority = services.authority(config)
+    print(f"  CA certificate  {authority.path}")
+    print(f"  SHA-256         {authority.fingerprint}")
+    if password is not None:
+        _show_password(password)
+    sys.stdout.flush()
+
+
+def _show_password(password: str) -> None:
+    print(f"  password        {password}")
+    print("                  (user admin; shown this once, `tclone passwd` makes another)")
+
+
+def _detach(config: Config, port: int) -> None:
+    """Start the supervisor in a session of its own and wait until it is ready. Raises Unavailable with its last words."""
+    log_path = host.logs(config) / "supervisor.log"
+    descriptor = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        process = subprocess.Popen(
+            [*services.COMMAND, "up", "--supervised", "--port", str(port)],
+            stdin=subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=descriptor,
+            cwd="/",
+            start_new_session=True,
+        )
+    finally:
+        os.close(descriptor)
+    try:
+        _wait_ready(config, process)
+    except Unavailable:
+        raise Unavailable(tail(log_path, lines=20) or f"the supervisor ended without a word; see {log_path}") from None
+    # It outlives us on purpose; without this the interpreter would warn of an abandoned child.
+    process.returncode = 0
+
+
+def _wait_ready(config: Config, process: "subprocess.Popen[bytes] | None") -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    with Progress("tclone up") as progress:
+        while time.monotonic() < deadline:
+            present = running(config)
+            if present is not None and present.phase == "ready":
+                return
+            if process is not None and process.poll() is not None:
+                raise Unavailable("the supervisor ended")
+            if present is not None:
+                progress.phase(present.phase)
+            time.sleep(_POLL_SECONDS)
+    raise Unavailable(f"TClone was not ready after {_START_SECONDS:.0f} s; see {host.logs(config)}")
+
+
+def down(config: Config, keep: bool) -> int:
+    """Stop everything; workspaces go too unless `keep`. Returns the exit status. Raises EngineError."""
+    host.require_root("down")
+    present = running(config)
+    if present is None:
+        print("TClone is not running")
+        return 0
+    if not keep:
+        asyncio.run(_remove_workspaces(config))
+    with contextlib.suppress(ProcessLookupError):
+        _stop(config, present)
+    print("TClone is down; its workspaces keep running until the next `tclone up`" if keep else "TClone is down")
+    return 0
+
+
+def _stop(config: Config, supervisor: Running) -> None:
+    """End the supervisor and wait until it is gone. Raises ProcessLookupError when it was already."""
+    descriptor = supervisor.open()
+    try:
+        syscalls.pidfd_send_signal(descriptor, signal.SIGTERM)
+        with Progress("tclone down") as progress:
+            deadline = time.monotonic() + _DOWN_SECONDS
+            while not select.select([descriptor], [], [], _POLL_SECONDS)[0]:
+                if time.monotonic() > deadline:
+                    raise Internal(
+                        f"the supervisor (pid {supervisor.pid}) did not stop within {_DOWN_SECONDS:.0f} s; see {host.logs(config)}"
+                    )
+                progress.phase("stopping")
+    finally:
+        os.close(descriptor)
