@@ -96,6 +96,7 @@ def _workspace_commands(commands: "argparse._SubParsersAction[argparse.ArgumentP
         "tclone run workspace -p 3000 -p 8080:80 -e MODE=test --memory 2g",
         "tclone run workspace -- python3 -m http.server 8000",
     )
+    run.usage = "tclone run [OPTIONS] IMAGE [-- CMD ...]"
     run.add_argument("image", type=values.reference, metavar="IMAGE", help="name or digest; `tclone image ls` lists them")
     run.add_argument("--name", type=values.workspace_name, help="a name (default: made from the id)")
     run.add_argument("-p", "--publish", type=values.publication, action="append", default=[], metavar="CTR|HOST:CTR",
@@ -151,6 +152,7 @@ def _inside_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPars
         "tclone exec -i desk -- tar -x -C /srv < files.tar",
         "tclone exec -it -u desktop desk -- bash",
     )
+    execute.usage = "tclone exec [OPTIONS] WS -- CMD ..."
     execute.add_argument("-u", "--user", metavar="USER", help="run as this user of the workspace (default: root)")
     execute.add_argument("-i", "--interactive", action="store_true", help="pass stdin on")
     execute.add_argument("-t", "--tty", action="store_true", help="give the command a terminal")

@@ -24,7 +24,7 @@ async def following(client: EngineClient, progress: Progress, operation: str) ->
     async def follow() -> None:
         with contextlib.suppress(EngineError, OSError):
             async for event in client.events():
-                if event["type"] == "progress":
+                if event["type"] == "progress" and event["data"]["operation"] == operation:
                     data = event["data"]
                     progress.phase(data["phase"], data.get("detail"), data.get("elapsed_ms"))
 

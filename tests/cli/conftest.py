@@ -1,0 +1,80 @@
+"""Fixtures: `engine` (a fake one on a socket of its own) and `tclone` (the command, run as a process against it)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.fake_engine import FakeEngine
+
+
+@dataclass(frozen=True)
+class Done:
+    """One run of the command."""
+
+    status: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Tclone:
+    """Runs `tclone` as a process of its own, with `environment`."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.environment = environment
+
+    def argv(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "engine.cli.main", *words]
+
+    async def __call__(self, *words: str, stdin: bytes | None = b"", timeout: float = 30) -> Done:
+        process = await asyncio.create_subprocess_exec(
+            *self.argv(*words),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=self.environment,
+        )
+        try:
+            out, err = await asyncio.wait_for(process.communicate(stdin), timeout)
+        except TimeoutError:
+            process.kill()
+            out, err = await process.communicate()
+            pytest.fail(f"tclone {' '.join(words)} did not end within {timeout} s; stdout {out!r}, stderr {err!r}")
+        assert process.returncode is not None
+        return Done(process.returncode, out.decode(), err.decode())
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that other users may enter, unlike tmp_path: the portal's user has to."""
+    path = Path(tempfile.mkdtemp(prefix="tclone-cli-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def tclone(place: Path) -> Tclone:
+    return Tclone({**os.environ, "TCLONE_DATA": str(place / "data"), "TCLONE_RUN": str(place / "run"), "TERM": "xterm"})
+
+
+@pytest.fixture
+async def engine(place: Path) -> AsyncIterator[FakeEngine]:
+    (place / "run").mkdir()
+    fake = FakeEngine(place / "run" / "engine.sock")
+    await fake.start()
+    yield fake
+    await fake.stop()
