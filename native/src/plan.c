@@ -115,6 +115,11 @@ struct batch *plan_late(struct plan *plan)
     return &plan->late;
 }
 
+struct batch *plan_session(struct plan *plan, const struct process *leader)
+{
+    return &plan->session[leader->index];
+}
+
 struct batch *plan_own(struct plan *plan, const struct process *process)
 {
     return &plan->own[process->index];

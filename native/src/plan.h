@@ -2,10 +2,12 @@
  * The plan: batches under construction, in the arena that a branch will map at ARENA.
  *
  * Order of work in a branch (restore.c):
- *   stage 0..STAGES-1   objects that descriptors refer to, made by pid 1 in ONE descriptor table that all processes share at first; within a
+ *   MAKE, CONNECT       objects that descriptors refer to, made by pid 1 in ONE descriptor table that all processes share at first; within a
  *                       stage first the common batch, then the batches of "creators", short-lived processes with a given pid and
  *                       credentials: the kernel takes SO_PEERCRED from who calls listen, connect and socketpair
- *   process tree        clone3 with the right ids; sessions and groups
+ *   process tree        clone3 with the right ids; sessions (with their session batches) and groups
+ *   late batch          what needs the other processes: pidfds, /proc/PID files (threads do not exist yet)
+ *   FILL, WATCH         by pid 1; a creator now gets any pid, since the right one is taken
  *   own batch           each process in itself: memory map, then its descriptors are taken from the shared table to their own numbers
  *   (livefork fills the memory)
  *   finish batch        each process and thread: signal actions, timers, credentials, seccomp …, then it waits to be released
@@ -40,7 +42,7 @@ struct plan {
     struct batch common[STAGES], late;
     struct creator *creators;
     int creator_count;
-    struct batch *own;          /* one a process */
+    struct batch *own, *session;    /* one a process */
 };
 
 /* ---- data ---- */
@@ -76,6 +78,10 @@ struct batch *plan_creator(struct plan *plan, enum stage stage, int ns_pid, uint
 
 /* Run by pid 1 once the whole process tree exists, while all still share one descriptor table: pidfds, /proc/PID files, owners. */
 struct batch *plan_late(struct plan *plan);
+
+/* Run by a session leader right after its setsid and before it forks: what children inherit (the controlling terminal). STAGE_MAKE is done,
+ * the table is still shared. */
+struct batch *plan_session(struct plan *plan, const struct process *leader);
 
 /* The batch in `process` itself, run after it has its descriptors, ids, memory and signal actions, before its threads are released.
  * For state that can only be set from inside (pending signals to self, owners, leases). */

@@ -88,6 +88,22 @@ static int read_zombie(struct process *process, struct error *err)
     return 0;
 }
 
+/*
+ * Registering rseq clears its pointer to the critical section, so a thread that stands in one would not be sent to the abort handler in the
+ * branch. The kernel would do that at its next return to user mode; we do it in its stead (struct rseq and rseq_cs: include/uapi/linux/rseq.h).
+ */
+static uint64_t rseq_abort_address(const struct thread *thread)
+{
+    struct { uint32_t version, flags; uint64_t start, length, abort; } section;
+    uint64_t pointer = 0;
+    int mem = thread->process->mem;
+    if (!thread->rseq || pread(mem, &pointer, sizeof pointer, (off_t)(thread->rseq + 8)) != sizeof pointer || !pointer)
+        return 0;
+    if (pread(mem, &section, sizeof section, (off_t)pointer) != sizeof section)
+        return 0;
+    return thread->regs.rip - section.start < section.length ? section.abort : 0;
+}
+
 static int read_thread(struct thread *thread, struct error *err)
 {
     static char buffer[XSTATE_LIMIT];
@@ -111,6 +127,7 @@ static int read_thread(struct thread *thread, struct error *err)
     thread->rseq = rseq.pointer;
     thread->rseq_size = rseq.size;
     thread->rseq_signature = rseq.signature;
+    thread->rseq_abort = rseq_abort_address(thread);
     if (syscall(SYS_get_robust_list, tid, &thread->robust_list, &thread->robust_list_size) < 0)
         return fail_errno(err, "cannot read the robust list of thread %d", tid);
     return 0;

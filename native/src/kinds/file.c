@@ -14,6 +14,7 @@
 #include <sys/vfs.h>
 
 #define PROC_MAGIC 0x9fa0
+#define MQUEUE_MAGIC 0x19800202
 #define OPEN_FLAGS (O_ACCMODE | O_APPEND | O_NONBLOCK | O_SYNC | O_DSYNC | O_DIRECT | O_NOATIME | O_PATH | O_NOFOLLOW | O_LARGEFILE)
 
 struct file_data {
@@ -26,6 +27,9 @@ static bool match(const struct description *description)
 {
     mode_t mode = description->st.st_mode;
     if (description->link[0] != '/')
+        return false;
+    struct statfs fs;
+    if (S_ISREG(mode) && fstatfs(description->local, &fs) == 0 && fs.f_type == MQUEUE_MAGIC)
         return false;
     return S_ISREG(mode) || S_ISDIR(mode) || S_ISLNK(mode) || (description->flags & O_PATH);
 }

@@ -1,0 +1,27 @@
+/* The conversation with the engine: JSON packets on a SOCK_SEQPACKET socket (docs/explanation/architecture.md). */
+#ifndef TCLONE_CONTROL_H
+#define TCLONE_CONTROL_H
+
+#include <stdint.h>
+
+#include "branch.h"
+
+struct control {
+    int socket;
+    uint64_t started;           /* monotonic ns */
+};
+
+/* Timestamps, in ms since the start, of phases; sent as they happen and again in the final packet. */
+struct phase_times { double preflight, frozen, captured, compiled, mapped, copied, resumed, rebuilt; };
+
+double control_ms(const struct control *control);
+void control_phase(const struct control *control, const char *name, double *ms);
+void control_branch(const struct control *control, const struct branch *branch);
+void control_error(const struct control *control, const struct error *err);
+void control_done(const struct control *control, const struct phase_times *times, int processes, int threads, int64_t bytes);
+/* Receive until every live branch has its root. */
+int control_await_roots(const struct control *control, struct branch *branches, int count, struct error *err);
+/* Text as a JSON string with quotes; caller frees. */
+char *json_string(const char *text);
+
+#endif

@@ -1,0 +1,143 @@
+/* Character devices without state of their own; and kind_refused, which names what cannot be forked at all. */
+#include "kinds.h"
+#include "../descriptors.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+
+#define MEMORY_MAJOR 1          /* null, zero, full, random, urandom */
+#define NULL_MINOR 3
+#define ZERO_MINOR 5
+#define FULL_MINOR 7
+#define RANDOM_MINOR 8
+#define URANDOM_MINOR 9
+#define OPEN_FLAGS (O_ACCMODE | O_APPEND | O_NONBLOCK | O_NOFOLLOW)
+
+static const char *device_path(const struct stat *st)
+{
+    if (!S_ISCHR(st->st_mode) || major(st->st_rdev) != MEMORY_MAJOR)
+        return NULL;
+    switch (minor(st->st_rdev)) {
+    case NULL_MINOR: return "/dev/null";
+    case ZERO_MINOR: return "/dev/zero";
+    case FULL_MINOR: return "/dev/full";
+    case RANDOM_MINOR: return "/dev/random";
+    case URANDOM_MINOR: return "/dev/urandom";
+    default: return NULL;
+    }
+}
+
+static bool device_match(const struct description *description)
+{
+    return device_path(&description->st) && !(description->flags & O_PATH);
+}
+
+static int device_emit(struct plan *plan, const struct description *description, enum stage stage, struct error *err)
+{
+    (void)err;
+    if (stage != STAGE_MAKE)
+        return 0;
+    struct batch *batch = &plan->common[stage];
+    const char *what = description_label(description);
+    /* By its standard name, not by the recorded one: a node may have been opened elsewhere and be gone, the device is the same. */
+    uint64_t path = plan_string(plan, device_path(&description->st));
+    EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, path, (uint64_t)(description->flags & OPEN_FLAGS) | O_CLOEXEC);
+    emit_to_slot(batch, description, what);
+    emit_status_flags(batch, description, what);
+    return 0;
+}
+
+const struct fd_kind kind_device = {
+    .name = "device",
+    .match = device_match,
+    .emit = device_emit,
+};
+
+/* ---- refused ---- */
+
+struct refusal {
+    const char *prefix;         /* of the link */
+    const char *what;
+    const char *remedy;
+};
+
+static const struct refusal refusals[] = {
+    { "anon_inode:[io_uring]", "an io_uring", "start it with io_uring switched off (node and libuv: UV_USE_IO_URING=0; python: remove uvloop)" },
+    { "anon_inode:[userfaultfd]", "a userfaultfd", "end the program, or start it without its user-space paging" },
+    { "anon_inode:[perf_event]", "a perf event", "stop the profiler" },
+    { "anon_inode:bpf", "a BPF object", "end the program that loaded it" },
+    { "anon_inode:[bpf", "a BPF object", "end the program that loaded it" },
+    { "anon_inode:btf", "a BPF object", "end the program that loaded it" },
+    { "anon_inode:[fanotify]", "a fanotify group", "end the program that watches the file system" },
+    { "anon_inode:landlock", "a landlock ruleset", "fork once the program has closed it" },
+    { "anon_inode:[landlock", "a landlock ruleset", "fork once the program has closed it" },
+    { "anon_inode:seccomp notify", "a seccomp listener", "end the supervising program" },
+    { "anon_inode:[fscontext]", "a mount under construction", "fork once the mount is done" },
+    { "anon_inode:kvm", "a virtual machine", "shut the virtual machine down" },
+    { "anon_inode:sync_file", "a GPU fence", "start the program with software rendering (LIBGL_ALWAYS_SOFTWARE=1)" },
+    { "anon_inode:dmabuf", "a GPU buffer", "start the program with software rendering (LIBGL_ALWAYS_SOFTWARE=1)" },
+    { "/dmabuf:", "a GPU buffer", "start the program with software rendering (LIBGL_ALWAYS_SOFTWARE=1)" },
+    { "/dev/dri/", "a GPU", "start the program with software rendering (LIBGL_ALWAYS_SOFTWARE=1)" },
+    { "/dev/nvidia", "a GPU", "start the program with software rendering (LIBGL_ALWAYS_SOFTWARE=1)" },
+    { "/dev/input/", "an input device", "end the program, or use the workspace's virtual input" },
+    { "/dev/uinput", "an input device", "end the program, or use the workspace's virtual input" },
+    { "/dev/snd/", "a sound card", "let the program use the sound server" },
+    { "/dev/fuse", "a FUSE connection", "unmount the FUSE file system first" },
+    { "/dev/kvm", "KVM", "shut the virtual machine down" },
+    { "/dev/loop", "a loop device", "unmount and detach it first" },
+    { "/dev/net/tun", "a tunnel device", "end the VPN program" },
+    { "mqueue:", "a POSIX message queue", "close the queue before the fork" },
+    { "net:[", "a namespace descriptor", "close it before the fork" },
+    { "mnt:[", "a namespace descriptor", "close it before the fork" },
+    { "user:[", "a namespace descriptor", "close it before the fork" },
+    { "pid:[", "a namespace descriptor", "close it before the fork" },
+    { "ipc:[", "a namespace descriptor", "close it before the fork" },
+    { "uts:[", "a namespace descriptor", "close it before the fork" },
+    { "cgroup:[", "a namespace descriptor", "close it before the fork" },
+    { "time:[", "a namespace descriptor", "close it before the fork" },
+};
+
+static const char *type_of(const struct stat *st)
+{
+    switch (st->st_mode & S_IFMT) {
+    case S_IFCHR: return "a character device";
+    case S_IFBLK: return "a block device";
+    case S_IFSOCK: return "a socket of an unsupported family";
+    default: return "an object of an unsupported type";
+    }
+}
+
+static bool refused_match(const struct description *description)
+{
+    (void)description;
+    return true;
+}
+
+static int refuse(struct world *world, const struct description *description, struct error *err)
+{
+    (void)world;
+    const char *holder = description->holder ? process_label(description->holder) : "a queued message";
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        const struct refusal *refusal = &refusals[i];
+        if (strncmp(description->link, refusal->prefix, strlen(refusal->prefix)) == 0)
+            return fail(err, "unsupported", "%s holds %s (fd %d); %s", holder, refusal->what, description->holder_fd, refusal->remedy);
+    }
+    return fail(err, "unsupported", "%s holds %s (fd %d: %.200s); close it or end the program", holder, type_of(&description->st),
+                description->holder_fd, description->link);
+}
+
+static int refused_capture(struct world *world, struct description *description, struct error *err)
+{
+    return refuse(world, description, err);
+}
+
+const struct fd_kind kind_refused = {
+    .name = "unsupported object",
+    .match = refused_match,
+    .capture = refused_capture,
+    .check = refuse,
+};

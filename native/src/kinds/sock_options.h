@@ -1,0 +1,39 @@
+/* Socket options of one socket that differ from those of a fresh one, and the ops that set them again. */
+#ifndef TCLONE_SOCK_OPTIONS_H
+#define TCLONE_SOCK_OPTIONS_H
+
+#include "../plan.h"
+
+#define OPTION_MAXIMUM 24
+
+struct socket_option {
+    int level, name;
+    uint32_t size;
+    char value[OPTION_MAXIMUM];
+};
+
+struct socket_options {
+    struct socket_option *list;
+    int count;
+    int send_buffer;            /* SO_SNDBUF as read: twice what was asked for */
+    void *filter;               /* classic BPF program (struct sock_filter[filter_count]), or NULL */
+    int filter_count;
+};
+
+struct option_name {
+    int level, name;
+    uint32_t size;
+};
+
+/* Read the options in `names` (ends with size 0) of description->local; `type` and `protocol` as socket(2) takes them. */
+int socket_options_read(struct socket_options *options, const struct description *description, const struct option_name *names, int domain,
+                        int type, int protocol, struct error *err);
+/* The value of an option that was read and differs from the default, or NULL. */
+const struct socket_option *socket_options_find(const struct socket_options *options, int level, int name);
+/* Emit setsockopt for all of them on descriptor `fd`. */
+void socket_options_emit(struct batch *batch, const struct socket_options *options, uint64_t fd, const char *what);
+void socket_option_emit(struct batch *batch, uint64_t fd, int level, int name, const void *value, uint32_t size, const char *what);
+
+int socket_number(int fd, int name);    /* an int option of SOL_SOCKET, or -1 */
+
+#endif

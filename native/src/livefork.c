@@ -1,0 +1,261 @@
+/* tclone-livefork: one fork of one workspace. Started by the engine; see docs/explanation/architecture.md for the protocol. */
+#include "capture.h"
+#include "control.h"
+#include "copy.h"
+#include "freeze.h"
+#include "inject.h"
+#include "preflight.h"
+#include "rebuild.h"
+#include "shared.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define MAX_BRANCHES 64
+#define GHOST_LIMIT (256ull << 20)
+
+enum exit_status { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_REFUSED = 3, EXIT_GONE = 4 };
+
+struct job {
+    struct control control;
+    struct world world;
+    struct compiled compiled;
+    struct branch branches[MAX_BRANCHES];
+    int branch_count;
+    struct phase_times times;
+    int64_t bytes;
+};
+
+static const char usage[] =
+    "usage: tclone-livefork fork --source PID --control FD --branch ID:SOCKFD:INITPID [--branch ...] [--tcp-close] [--ghost-limit BYTES]\n"
+    "       tclone-livefork check --source PID\n"
+    "fork   copies the running workspace whose first process is PID into prepared branches\n"
+    "check  prints, as a JSON list, what in the workspace cannot be forked\n";
+
+static int parse_branch(struct job *job, char *text)
+{
+    char *socket = strchr(text, ':');
+    char *init = socket ? strchr(socket + 1, ':') : NULL;
+    if (!init || job->branch_count == MAX_BRANCHES)
+        return -1;
+    *socket++ = 0;
+    *init++ = 0;
+    struct branch *branch = &job->branches[job->branch_count++];
+    *branch = (struct branch){ .id = text, .socket = atoi(socket), .init = atoi(init), .root = -1, .ipc_ns = -1, .arena = -1 };
+    branch->init_pidfd = (int)syscall(SYS_pidfd_open, branch->init, 0);
+    return branch->socket > 0 && branch->init > 0 ? 0 : -1;
+}
+
+static int parse(struct job *job, int argc, char **argv)
+{
+    static const struct option options[] = {
+        { "source", required_argument, NULL, 's' }, { "control", required_argument, NULL, 'c' }, { "branch", required_argument, NULL, 'b' },
+        { "tcp-close", no_argument, NULL, 't' }, { "ghost-limit", required_argument, NULL, 'g' }, { 0 },
+    };
+    job->control.socket = -1;
+    job->world.options.ghost_limit = GHOST_LIMIT;
+    job->world.root = job->world.net_ns = job->world.ipc_ns = -1;
+    for (int option; (option = getopt_long(argc, argv, "", options, NULL)) >= 0;) {
+        switch (option) {
+        case 's': job->world.source_pid = atoi(optarg); break;
+        case 'c': job->control.socket = atoi(optarg); break;
+        case 'b':
+            if (parse_branch(job, optarg) < 0)
+                return -1;
+            break;
+        case 't': job->world.options.tcp_close = true; break;
+        case 'g': job->world.options.ghost_limit = strtoull(optarg, NULL, 10); break;
+        default: return -1;
+        }
+    }
+    return job->world.source_pid > 0 && optind == argc ? 0 : -1;
+}
+
+static int open_source(struct world *world, struct error *err)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/root", world->source_pid);
+    world->root = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    snprintf(path, sizeof path, "/proc/%d/ns/net", world->source_pid);
+    world->net_ns = open(path, O_RDONLY | O_CLOEXEC);
+    snprintf(path, sizeof path, "/proc/%d/ns/ipc", world->source_pid);
+    world->ipc_ns = open(path, O_RDONLY | O_CLOEXEC);
+    if (world->root < 0 || world->net_ns < 0 || world->ipc_ns < 0)
+        return fail(err, "gone", "the source's first process (host pid %d) has ended", world->source_pid);
+    return 0;
+}
+
+static int live_branches(const struct job *job)
+{
+    int live = 0;
+    for (int i = 0; i < job->branch_count; i++)
+        live += !job->branches[i].err.code;
+    return live;
+}
+
+/* Run a step for every branch that is still whole; the fork goes on while one is. */
+#define FOR_LIVE(job, branch) \
+    for (struct branch *branch = (job)->branches; branch < (job)->branches + (job)->branch_count; branch++) \
+        if (!branch->err.code)
+
+static int none_left(const struct job *job, struct error *err)
+{
+    if (live_branches(job))
+        return 0;
+    *err = job->branches[0].err;
+    return -1;
+}
+
+static int run_preflight(struct job *job, struct error *err)
+{
+    struct blockers blockers = { 0 };
+    if (preflight(job->world.source_pid, &job->world.options, &blockers, err) < 0)
+        return -1;
+    for (int i = 0; i < blockers.count; i++) {
+        size_t used = strlen(err->message);
+        snprintf(err->message + used, sizeof err->message - used, "%s%s", used ? "; " : "", blockers.messages[i]);
+        err->code = "unsupported";
+        free(blockers.messages[i]);
+    }
+    free(blockers.messages);
+    return err->code ? -1 : 0;
+}
+
+/* Everything for which the source stands still. */
+static int copy_frozen(struct job *job, struct error *err)
+{
+    struct world *world = &job->world;
+    control_phase(&job->control, "frozen", &job->times.frozen);
+    if (capture(world, err) < 0)
+        return -1;
+    control_phase(&job->control, "captured", &job->times.captured);
+    rebuild_set_current(&job->compiled);
+    if (rebuild_compile(world, &job->compiled, err) < 0)
+        return -1;
+    job->times.compiled = control_ms(&job->control);
+    if (control_await_roots(&job->control, job->branches, job->branch_count, err) < 0)
+        return -1;
+    FOR_LIVE(job, branch)
+        rebuild_start(world, &job->compiled, branch, &branch->err);
+    FOR_LIVE(job, branch)
+        if (rebuild_await(world, branch, &branch_control(branch)->mapped, (uint32_t)job->compiled.process_count, "its memory maps",
+                          &branch->err) == 0)
+            rebuild_open_processes(world, &job->compiled, branch, &branch->err);
+    if (none_left(job, err) < 0)
+        return -1;
+    job->times.mapped = control_ms(&job->control);
+    job->bytes = copy_memory(world, &job->compiled, job->branches, job->branch_count, err);
+    job->times.copied = control_ms(&job->control);
+    return job->bytes < 0 ? -1 : none_left(job, err);
+}
+
+static int finish_branches(struct job *job, struct error *err)
+{
+    FOR_LIVE(job, branch)
+        rebuild_await(&job->world, branch, &branch_control(branch)->ready, (uint32_t)job->compiled.thread_count, "its threads", &branch->err);
+    FOR_LIVE(job, branch)
+        if (shared_finish(&job->world, branch, &branch->err) == 0)
+            release_branch(&job->world, &job->compiled, branch, &branch->err);
+    return none_left(job, err);
+}
+
+static int run_fork(struct job *job, struct error *err)
+{
+    if (open_source(&job->world, err) < 0 || find_vdso_syscall(err) < 0 || run_preflight(job, err) < 0)
+        return -1;
+    control_phase(&job->control, "preflight", &job->times.preflight);
+    if (freeze(&job->world, err) < 0)
+        return -1;
+    int status = copy_frozen(job, err);
+    thaw(&job->world);
+    if (status < 0)
+        return -1;
+    control_phase(&job->control, "resumed", &job->times.resumed);
+    if (finish_branches(job, err) < 0)
+        return -1;
+    control_phase(&job->control, "rebuilt", &job->times.rebuilt);
+    return 0;
+}
+
+static int count_threads(const struct world *world)
+{
+    int threads = 0;
+    for (int i = 0; i < world->process_count; i++)
+        threads += world->processes[i]->thread_count;
+    return threads;
+}
+
+static int exit_status(const struct error *err)
+{
+    if (err->code && strcmp(err->code, "unsupported") == 0)
+        return EXIT_REFUSED;
+    if (err->code && strcmp(err->code, "gone") == 0)
+        return EXIT_GONE;
+    return EXIT_FAILED;
+}
+
+static int command_fork(struct job *job)
+{
+    struct error err = { 0 };
+    if (run_fork(job, &err) < 0) {
+        for (int i = 0; i < job->branch_count; i++)
+            if (job->branches[i].init_pidfd >= 0)
+                syscall(SYS_pidfd_send_signal, job->branches[i].init_pidfd, SIGKILL, NULL, 0);
+        control_error(&job->control, &err);
+        return exit_status(&err);
+    }
+    for (int i = 0; i < job->branch_count; i++)
+        control_branch(&job->control, &job->branches[i]);
+    control_done(&job->control, &job->times, job->world.process_count, count_threads(&job->world), job->bytes);
+    return EXIT_DONE;
+}
+
+static int command_check(struct job *job)
+{
+    struct error err = { 0 };
+    struct blockers blockers = { 0 };
+    if (preflight(job->world.source_pid, &job->world.options, &blockers, &err) < 0) {
+        fprintf(stderr, "tclone-livefork: %s\n", err.message);
+        return exit_status(&err);
+    }
+    printf("[");
+    for (int i = 0; i < blockers.count; i++) {
+        AUTO_FREE char *text = json_string(blockers.messages[i]);
+        printf("%s%s", i ? "," : "", text);
+    }
+    printf("]\n");
+    return EXIT_DONE;
+}
+
+int main(int argc, char **argv)
+{
+    static struct job job;
+    signal(SIGPIPE, SIG_IGN);
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+        fputs(usage, stdout);
+        return EXIT_DONE;
+    }
+    const char *command = argc > 1 ? argv[1] : "";
+    job.control.started = monotonic_ns();
+    if (argc > 1 && parse(&job, argc - 1, argv + 1) == 0) {
+        if (strcmp(command, "fork") == 0 && job.branch_count > 0)
+            return command_fork(&job);
+        if (strcmp(command, "check") == 0)
+            return command_check(&job);
+    }
+    fputs(usage, stderr);
+    return EXIT_USAGE;
+}

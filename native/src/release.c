@@ -1,0 +1,152 @@
+/* The last step of a branch: every thread gets the registers its counterpart had, the arena is unmapped, and all are let go together. */
+#include "freeze.h"
+#include "inject.h"
+#include "memory.h"
+#include "rebuild.h"
+
+#include <dirent.h>
+#include <elf.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define STOP_TIMEOUT_NS (10ull * 1000 * 1000 * 1000)
+
+/* From include/linux/errno.h: what a syscall returns inside the kernel when a signal or a tracer interrupted it. */
+enum { RESTART_SYS = -512, RESTART_NO_INTERRUPT = -513, RESTART_NO_HANDLER = -514, RESTART_BLOCK = -516 };
+
+/* An interrupted syscall is started again by going back to its instruction. For one with a restart block (a relative sleep) that means the
+ * whole time again, since the block is kernel state that nobody can read. */
+static void restart_syscall(struct user_regs_struct *regs)
+{
+    long result = (long)regs->rax;
+    bool in_syscall = (long)regs->orig_rax >= 0;
+    if (in_syscall && (result == RESTART_SYS || result == RESTART_NO_INTERRUPT || result == RESTART_NO_HANDLER || result == RESTART_BLOCK)) {
+        regs->rax = regs->orig_rax;
+        regs->rip -= 2;
+    }
+    regs->orig_rax = (uint64_t)-1;
+}
+
+/* Which thread of the source is this one? Its interpreter waits on an op that is its own. */
+static int identify(const struct compiled *compiled, const struct process *process, pid_t tid, struct error *err)
+{
+    struct user_regs_struct regs;
+    if (get_registers(tid, &regs, err) < 0)
+        return -1;
+    for (int i = 0; i < process->thread_count; i++)
+        if (compiled->points[process->index][i].op == regs.r12)
+            return i;
+    return fail(err, "internal", "%s: a thread of the branch is not where it should wait", process_label(process));
+}
+
+static int list_threads(pid_t pid, pid_t *tids, int wanted, struct error *err)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task", pid);
+    DIR *directory = opendir(path);
+    if (!directory)
+        return fail_errno(err, "cannot open %s", path);
+    int count = 0;
+    struct dirent *entry;
+    while ((entry = readdir(directory)) && count < wanted)
+        if (atoi(entry->d_name) > 0)
+            tids[count++] = atoi(entry->d_name);
+    closedir(directory);
+    if (count != wanted)
+        return fail(err, "internal", "a process of the branch has %d threads, not %d", count, wanted);
+    return 0;
+}
+
+/* tids[k] becomes the host's id of the counterpart of thread k. */
+static int take_process(const struct compiled *compiled, const struct process *process, pid_t pid, pid_t *tids, struct error *err)
+{
+    int count = process->thread_count;
+    AUTO_FREE pid_t *found = must_alloc((size_t)count * sizeof *found);
+    if (count == 1)
+        found[0] = pid;
+    else if (list_threads(pid, found, count, err) < 0)
+        return -1;
+    for (int i = 0; i < count; i++) {
+        if (ptrace(PTRACE_SEIZE, found[i], 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP) < 0)
+            return fail_errno(err, "cannot take thread %d of the branch", found[i]);
+        ptrace(PTRACE_INTERRUPT, found[i], 0, 0);
+    }
+    for (int i = 0; i < count; i++) {
+        bool job_control;
+        if (wait_for_stop(found[i], &job_control, monotonic_ns() + STOP_TIMEOUT_NS) < 0)
+            return fail(err, "internal", "thread %d of the branch ended early", found[i]);
+        int index = identify(compiled, process, found[i], err);
+        if (index < 0)
+            return -1;
+        tids[index] = found[i];
+    }
+    return 0;
+}
+
+static int unmap_arena(const struct compiled *compiled, const struct process *process, pid_t tid, struct error *err)
+{
+    struct user_regs_struct regs;
+    long result;
+    if (get_registers(tid, &regs, err) < 0)
+        return -1;
+    uint64_t args[6] = { compiled->plan.arena, (compiled->plan.used + 4095) & ~4095ull };
+    if (inject_syscall(tid, &regs, process->map->vdso, SYS_munmap, args, &result, err) < 0)
+        return -1;
+    return result == 0 ? 0 : fail(err, "internal", "%s: the arena cannot be unmapped", process_label(process));
+}
+
+static int set_thread(const struct thread *thread, pid_t tid, struct error *err)
+{
+    struct user_regs_struct regs = thread->regs;
+    restart_syscall(&regs);
+    if (thread->rseq_abort)
+        regs.rip = thread->rseq_abort;
+    if (set_registers(tid, &regs, err) < 0)
+        return -1;
+    struct iovec io = { thread->xstate, thread->xstate_size };
+    if (ptrace(PTRACE_SETREGSET, tid, NT_X86_XSTATE, &io) < 0)
+        return fail_errno(err, "cannot set the extended registers of thread %d", tid);
+    return set_signal_mask(tid, thread->signal_mask, err);
+}
+
+static int prepare_process(const struct compiled *compiled, const struct process *process, pid_t pid, pid_t *tids, struct error *err)
+{
+    if (take_process(compiled, process, pid, tids, err) < 0)
+        return -1;
+    if (unmap_arena(compiled, process, tids[0], err) < 0)
+        return -1;
+    for (int i = 0; i < process->thread_count; i++)
+        if (set_thread(&process->threads[i], tids[i], err) < 0)
+            return -1;
+    if (process->threads[0].stopped_by_job_control && kill(pid, SIGSTOP) < 0)
+        return fail_errno(err, "%s: cannot stop it in the branch", process_label(process));
+    return 0;
+}
+
+int release_branch(const struct world *world, const struct compiled *compiled, struct branch *branch, struct error *err)
+{
+    pid_t **tids = must_alloc((size_t)world->process_count * sizeof *tids);
+    for (int i = 0; i < world->process_count; i++) {
+        const struct process *process = world->processes[i];
+        if (process->zombie)
+            continue;
+        tids[i] = must_alloc((size_t)process->thread_count * sizeof **tids);
+        if (prepare_process(compiled, process, branch->pids[i], tids[i], err) < 0)
+            return -1;          /* the engine ends the branch; nobody uses tids again */
+    }
+    for (int i = 0; i < world->process_count; i++)
+        for (int k = 0; tids[i] && k < world->processes[i]->thread_count; k++)
+            if (ptrace(PTRACE_DETACH, tids[i][k], 0, 0) < 0)
+                return fail_errno(err, "cannot let thread %d of the branch go", tids[i][k]);
+    for (int i = 0; i < world->process_count; i++)
+        free(tids[i]);
+    free(tids);
+    return 0;
+}

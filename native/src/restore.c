@@ -1,0 +1,418 @@
+/*
+ * tclone-restore: pid 1 of a new branch. It waits on descriptor 3 for livefork, moves itself into the branch's root, makes the objects that
+ * descriptors refer to, forks the process tree with the right pids, and then every process becomes what its batch says.
+ *
+ * Until each process has taken its own descriptors they all share one table (CLONE_FILES): an object is made once and any process can be
+ * the one that makes it, which matters where the kernel records the maker (SO_PEERCRED).
+ */
+#include "arena.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/futex.h>
+#include <linux/sched.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/rseq.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define NEW_ROOT "/tmp"         /* an empty directory of the stage root */
+
+static struct arena_control *control;
+static int host_proc = -1;
+static int own_socket = RESTORE_SOCKET;
+
+static void wake(uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, 0x7fffffff, NULL, NULL, 0);
+}
+
+static void raise_word(uint32_t *word)
+{
+    __atomic_add_fetch(word, 1, __ATOMIC_SEQ_CST);
+    wake(word);
+}
+
+static void await_word(uint32_t *word, uint32_t wanted)
+{
+    for (;;) {
+        uint32_t value = __atomic_load_n(word, __ATOMIC_SEQ_CST);
+        if (value >= wanted)
+            return;
+        syscall(SYS_futex, word, FUTEX_WAIT, value, NULL, NULL, 0);
+    }
+}
+
+/* Tell livefork what failed, and stay: it ends the branch. */
+static void __attribute__((noreturn, format(printf, 2, 3))) give_up(const struct op *op, const char *format, ...)
+{
+    int number = errno;
+    if (control) {
+        va_list args;
+        va_start(args, format);
+        size_t used = (size_t)vsnprintf(control->text, sizeof control->text, format, args);
+        va_end(args);
+        if (!op && used < sizeof control->text)
+            snprintf(control->text + used, sizeof control->text - used, ": %s", strerror(number));
+        control->fault.op = (uint64_t)op;
+        control->fault.raised = 1;
+        wake(&control->fault.raised);
+    } else {
+        va_list args;
+        va_start(args, format);
+        vdprintf(STDERR_FILENO, format, args);
+        va_end(args);
+        _exit(1);
+    }
+    for (;;)
+        pause();
+}
+
+/* ---- batches, in C: the same meaning as interp.S ---- */
+
+static uint64_t argument(const struct op *op, int index)
+{
+    uint64_t value = op->arg[index];
+    if (op->flags & OP_LOAD(index))
+        value = *(uint64_t *)value;
+    if (op->flags & OP_LOAD32(index))
+        value = (uint64_t)(int64_t) * (int32_t *)value;
+    return value;
+}
+
+static int64_t execute(const struct op *op)
+{
+    uint64_t a[6];
+    for (int i = 0; i < 6; i++)
+        a[i] = argument(op, i);
+    if (op->number == OP_EXPECT)
+        return a[0] == a[1] ? (int64_t)a[0] : -EILSEQ;
+    long result = syscall(op->number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    return result == -1 ? -errno : result;
+}
+
+static void run_batch(uint64_t address)
+{
+    for (struct op *op = (struct op *)address; op->number != OP_STOP; op++) {
+        op->result = execute(op);
+        if (op->result >= 0 || op->result < -4095) {
+            if (op->cell)
+                *(int64_t *)op->cell = op->result;
+        } else if (!(op->flags & OP_MAY_FAIL)) {
+            give_up(op, "op failed");
+        }
+    }
+}
+
+/* ---- set-up ---- */
+
+static void take_root(int root)
+{
+    static const char *const moved[] = { "/proc", "/sys", "/dev" };
+    if (syscall(SYS_move_mount, root, "", AT_FDCWD, NEW_ROOT, MOVE_MOUNT_F_EMPTY_PATH) < 0)
+        give_up(NULL, "cannot attach the branch's root");
+    for (size_t i = 0; i < sizeof moved / sizeof *moved; i++) {
+        char target[32];
+        snprintf(target, sizeof target, NEW_ROOT "%s", moved[i]);
+        if (mount(moved[i], target, NULL, MS_MOVE, NULL) < 0)
+            give_up(NULL, "cannot move %s into the branch's root", moved[i]);
+    }
+    if (chdir(NEW_ROOT) < 0 || syscall(SYS_pivot_root, ".", ".") < 0)
+        give_up(NULL, "cannot enter the branch's root");
+    if (umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
+        give_up(NULL, "cannot leave the stage root");
+}
+
+/* New pids shall follow the source's last one. /proc/sys is read-only in a container, so use a proc of our own. */
+static void set_last_pid(void)
+{
+    int fs = (int)syscall(SYS_fsopen, "proc", FSOPEN_CLOEXEC);
+    if (fs < 0 || syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0)
+        return;
+    int proc = (int)syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, 0);
+    close(fs);
+    int file = openat(proc, "sys/kernel/ns_last_pid", O_WRONLY | O_CLOEXEC);
+    close(proc);
+    if (file >= 0) {
+        dprintf(file, "%d", control->last_pid);
+        close(file);
+    }
+}
+
+static void forget_libc(void)
+{
+    extern const ptrdiff_t __rseq_offset;
+    extern const unsigned int __rseq_size;
+    if (__rseq_size) {
+        char *rseq = (char *)__builtin_thread_pointer() + __rseq_offset;
+        unsigned int size = __rseq_size < 32 ? 32 : __rseq_size;
+        syscall(SYS_rseq, rseq, size, 1 /* RSEQ_FLAG_UNREGISTER */, RSEQ_SIG);
+    }
+    uint64_t all = ~0ull;
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, NULL, sizeof all);
+    struct rlimit files;
+    getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+    umask(0);
+    prctl(PR_SET_KEEPCAPS, 1);
+}
+
+static int receive(struct message *message, int fds[MESSAGE_SLOTS], int *fd_count)
+{
+    union { char bytes[CMSG_SPACE(MESSAGE_SLOTS * sizeof(int))]; struct cmsghdr align; } buffer;
+    struct iovec io = { message, sizeof *message };
+    struct msghdr header = { .msg_iov = &io, .msg_iovlen = 1, .msg_control = &buffer, .msg_controllen = sizeof buffer };
+    ssize_t got = recvmsg(own_socket, &header, MSG_CMSG_CLOEXEC);
+    if (got <= 0)
+        _exit(0);               /* livefork or the engine is gone: nobody needs this branch */
+    if (got != sizeof *message || (header.msg_flags & MSG_CTRUNC))
+        give_up(NULL, "a message from livefork is incomplete");
+    *fd_count = 0;
+    for (struct cmsghdr *part = CMSG_FIRSTHDR(&header); part; part = CMSG_NXTHDR(&header, part)) {
+        if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS)
+            continue;
+        *fd_count = (int)((part->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(fds, CMSG_DATA(part), (size_t)*fd_count * sizeof(int));
+    }
+    return (int)message->type;
+}
+
+/* Move a descriptor out of the way of slots and targets. */
+static int move_high(int fd)
+{
+    struct rlimit files;
+    getrlimit(RLIMIT_NOFILE, &files);
+    int high = fcntl(fd, F_DUPFD_CLOEXEC, (int)files.rlim_cur - 64);
+    if (high < 0)
+        give_up(NULL, "cannot move a descriptor");
+    close(fd);
+    return high;
+}
+
+static void set_up(const struct message *message, const int *fds, int count)
+{
+    if (count != 3)
+        give_up(NULL, "the set-up message has %d descriptors", count);
+    int arena = move_high(fds[0]), root = move_high(fds[1]);
+    host_proc = move_high(fds[2]);
+    void *mapped = mmap((void *)message->arena, message->arena_size, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_SHARED | MAP_FIXED_NOREPLACE,
+                        arena, 0);
+    if (mapped != (void *)message->arena)
+        give_up(NULL, "cannot map the arena");
+    close(arena);
+    control = mapped;
+    take_root(root);
+    close(root);
+    set_last_pid();
+    /* Low numbers belong to the source's processes; what crun left open there goes. */
+    syscall(SYS_close_range, 0, control->slot_base - 1, 0);
+}
+
+static void take_slots(const struct message *message, const int *fds, int count)
+{
+    if ((uint32_t)count != message->count)
+        give_up(NULL, "a message has %d descriptors, not %u", count, message->count);
+    for (int i = 0; i < count; i++) {
+        if (dup3(fds[i], (int)message->slots[i], 0) < 0)
+            give_up(NULL, "cannot place descriptor %u", message->slots[i]);
+        close(fds[i]);
+    }
+}
+
+/* ---- creators ---- */
+
+static long clone_with_pid(int pid, uint64_t flags)
+{
+    int32_t wanted = pid;
+    struct clone_args args = { .flags = flags, .exit_signal = SIGCHLD, .set_tid = (uint64_t)&wanted, .set_tid_size = pid ? 1 : 0 };
+    return syscall(SYS_clone3, &args, sizeof args);
+}
+
+/* Become uid and gid but keep every capability: only the recorded credentials matter. */
+static void become(uint32_t uid, uint32_t gid)
+{
+    struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };
+    struct __user_cap_data_struct data[2];
+    if (syscall(SYS_capget, &header, data) < 0)
+        give_up(NULL, "capget failed");
+    if (syscall(SYS_setresgid, gid, gid, gid) < 0 || syscall(SYS_setresuid, uid, uid, uid) < 0)
+        give_up(NULL, "cannot become %u:%u", uid, gid);
+    data[0].effective = data[0].permitted;
+    data[1].effective = data[1].permitted;
+    if (syscall(SYS_capset, &header, data) < 0)
+        give_up(NULL, "capset failed");
+}
+
+static void run_creator(const struct arena_creator *creator)
+{
+    long child = clone_with_pid(creator->pid, CLONE_FILES);
+    if (child < 0 && creator->pid)
+        child = clone_with_pid(0, CLONE_FILES);
+    if (child < 0)
+        give_up(NULL, "cannot start a process as pid %d", creator->pid);
+    if (child == 0) {
+        become(creator->uid, creator->gid);
+        run_batch(creator->batch);
+        _exit(0);
+    }
+    waitpid((pid_t)child, NULL, __WALL);
+}
+
+static void run_stages(uint32_t from, uint32_t to)
+{
+    const struct arena_creator *creators = (const struct arena_creator *)control->creators;
+    for (uint32_t stage = from; stage < to; stage++) {
+        run_batch(control->stages[stage]);
+        for (uint32_t i = 0; i < control->creator_count; i++)
+            if (creators[i].stage == stage)
+                run_creator(&creators[i]);
+    }
+}
+
+/* ---- the process tree ---- */
+
+static struct tree_node *nodes;
+
+static void __attribute__((noreturn)) become_node(int index);
+
+static void fork_node(int index)
+{
+    struct tree_node *node = &nodes[index];
+    long child = clone_with_pid(node->pid, CLONE_FILES);
+    if (child < 0)
+        give_up(NULL, "cannot start pid %d", node->pid);
+    if (child == 0)
+        become_node(index);
+    if (node->kind == NODE_STEP)
+        waitpid((pid_t)child, NULL, __WALL);
+}
+
+static void fork_children(const struct tree_node *node, int before_session)
+{
+    for (int child = node->first_child; child >= 0; child = nodes[child].next_sibling)
+        if (nodes[child].before_session == before_session)
+            fork_node(child);
+}
+
+static void __attribute__((noreturn)) end_as(int exit_code)
+{
+    int signal = exit_code & 0x7f;
+    if (signal) {
+        uint64_t none = 0;
+        struct rlimit no_core = { 0, 0 };
+        setrlimit(RLIMIT_CORE, &no_core);
+        syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, sizeof none);
+        syscall(SYS_kill, syscall(SYS_getpid), signal);
+    }
+    _exit(exit_code >> 8 & 0xff);
+}
+
+static void __attribute__((noreturn)) interpret(uint64_t batch)
+{
+    register uint64_t first __asm__("rdi") = batch;
+    register uint64_t fault __asm__("rsi") = (uint64_t)&control->fault;
+    __asm__ volatile("jmp *%0" : : "r"(control->interpreter), "r"(first), "r"(fault) : "memory");
+    __builtin_unreachable();
+}
+
+static void join_group(struct tree_node *node)
+{
+    raise_word(&control->forked);
+    await_word(&control->forked, control->node_count);
+    if (node->group && node->group != syscall(SYS_getpid) && syscall(SYS_setpgid, 0, node->group) < 0)
+        give_up(NULL, "pid %d cannot join the process group %d", node->pid, node->group);
+    raise_word(&control->grouped);
+}
+
+static void become_node(int index)
+{
+    struct tree_node *node = &nodes[index];
+    fork_children(node, 1);
+    if (node->new_session && syscall(SYS_setsid) < 0)
+        give_up(NULL, "pid %d cannot lead a session", node->pid);
+    if (!node->new_session && (node->group == node->pid || node->kind == NODE_GROUP) && syscall(SYS_setpgid, 0, 0) < 0)
+        give_up(NULL, "pid %d cannot lead a process group", node->pid);
+    if (node->session_batch)
+        run_batch(node->session_batch);
+    fork_children(node, 0);
+    if (node->kind == NODE_STEP)
+        _exit(0);               /* is counted by nobody: node_count leaves steps out */
+    char link[32] = { 0 };
+    if (readlinkat(host_proc, "self", link, sizeof link - 1) > 0)
+        node->host_pid = (uint32_t)strtoul(link, NULL, 10);
+    join_group(node);
+    if (node->kind != NODE_PROCESS)
+        await_word(&control->grouped, control->node_count);
+    if (node->kind == NODE_ZOMBIE)
+        end_as(node->exit_code);
+    if (node->kind == NODE_GROUP)
+        _exit(0);
+    await_word(&control->late, 1);
+    interpret(node->batch);
+}
+
+/* The holders of leaderless groups were handed to us when the step that forked them ended; zombies of the source stay. */
+static void reap_group_holders(void)
+{
+    for (uint32_t i = 0; i < control->array_length; i++)
+        if (nodes[i].kind == NODE_GROUP)
+            waitpid(nodes[i].pid, NULL, __WALL);
+}
+
+static void __attribute__((noreturn)) become_first(void)
+{
+    struct tree_node *node = &nodes[0];
+    char link[32] = { 0 };
+    if (readlinkat(host_proc, "self", link, sizeof link - 1) > 0)
+        node->host_pid = (uint32_t)strtoul(link, NULL, 10);
+    if (node->session_batch)
+        run_batch(node->session_batch);
+    fork_children(node, 0);
+    fork_children(node, 1);
+    join_group(node);
+    await_word(&control->grouped, control->node_count);
+    reap_group_holders();
+    run_batch(control->late_batch);
+    run_stages(ARENA_EARLY_STAGES, ARENA_STAGES);
+    raise_word(&control->late);
+    interpret(node->batch);
+}
+
+static void run(void)
+{
+    run_stages(0, ARENA_EARLY_STAGES);
+    nodes = (struct tree_node *)control->nodes;
+    become_first();
+}
+
+int main(void)
+{
+    forget_libc();
+    own_socket = move_high(RESTORE_SOCKET);
+    for (;;) {
+        struct message message;
+        int fds[MESSAGE_SLOTS], count;
+        switch (receive(&message, fds, &count)) {
+        case MESSAGE_SETUP: set_up(&message, fds, count); break;
+        case MESSAGE_GIVE: take_slots(&message, fds, count); break;
+        case MESSAGE_RUN: run(); break;
+        default: give_up(NULL, "unknown message %u", message.type);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+/*
+ * A process inherits its session when it is forked and can leave it only by setsid. So a process is forked
+ *   by its parent before or after the parent's own setsid, when that gives the right session;
+ *   else (an orphan, whose parent now is pid 1) out of its session: by a short-lived step below the session's leader, or, when the leader has
+ *   ended, below a stand-in with the leader's pid. When the step ends the kernel hands the process to pid 1, as it did in the source.
+ */
+#include "tree.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct builder {
+    struct plan *plan;
+    struct world *world;
+    struct tree_node *nodes;
+    int count, capacity;
+    int *leaders;               /* sessions whose leader ended: session id … */
+    int *leader_nodes;          /* … and the stand-in's node */
+    int leader_count;
+};
+
+static int add_node(struct builder *builder, struct tree_node node)
+{
+    if (builder->count == builder->capacity) {
+        builder->capacity = builder->capacity ? builder->capacity * 2 : 64;
+        builder->nodes = must_grow(builder->nodes, (size_t)builder->capacity * sizeof node);
+    }
+    node.first_child = node.next_sibling = -1;
+    builder->nodes[builder->count] = node;
+    return builder->count++;
+}
+
+/* Children keep their order: the kernel lists them oldest first, and wait() finds them so. */
+static void adopt(struct builder *builder, int parent, int child)
+{
+    int *link = &builder->nodes[parent].first_child;
+    while (*link >= 0)
+        link = &builder->nodes[*link].next_sibling;
+    *link = child;
+}
+
+static bool leads_session(const struct process *process)
+{
+    return process->ns_session == process->ns_pid;
+}
+
+/* The session a parent is in before it calls setsid itself. */
+static int session_before(const struct process *process)
+{
+    return process->parent ? process->parent->ns_session : 0;
+}
+
+static int stand_in(struct builder *builder, int session)
+{
+    for (int i = 0; i < builder->leader_count; i++)
+        if (builder->leaders[i] == session)
+            return builder->leader_nodes[i];
+    int node = add_node(builder, (struct tree_node){ .pid = session, .kind = NODE_STEP, .new_session = 1 });
+    adopt(builder, 0, node);
+    int n = ++builder->leader_count;
+    builder->leaders = must_grow(builder->leaders, (size_t)n * sizeof(int));
+    builder->leader_nodes = must_grow(builder->leader_nodes, (size_t)n * sizeof(int));
+    builder->leaders[n - 1] = session;
+    builder->leader_nodes[n - 1] = node;
+    return node;
+}
+
+/* The node below which a process without a suitable parent can be forked into `session`. */
+static int node_in_session(struct builder *builder, int session)
+{
+    struct process *leader = process_by_ns_pid(builder->world, session);
+    if (!leader || !leads_session(leader))
+        return stand_in(builder, session);
+    if (leader->zombie)         /* its node ends by itself once everybody is in place */
+        return leader->index;
+    int step = add_node(builder, (struct tree_node){ .pid = 0, .kind = NODE_STEP });
+    adopt(builder, leader->index, step);
+    return step;
+}
+
+static int place_process(struct builder *builder, struct process *process, struct error *err)
+{
+    struct tree_node *node = &builder->nodes[process->index];
+    struct process *parent = process->parent;
+    if (!parent)
+        return 0;
+    if (leads_session(process) || parent->ns_session == process->ns_session) {
+        adopt(builder, parent->index, process->index);
+        return 0;
+    }
+    if (leads_session(parent) && session_before(parent) == process->ns_session) {
+        node->before_session = 1;
+        adopt(builder, parent->index, process->index);
+        return 0;
+    }
+    if (parent->parent)
+        return fail(err, "unsupported", "%s was handed to a child subreaper (%s) from another session, which cannot be forked yet",
+                    process_label(process), process_label(parent));
+    if (process->ns_session == 0)
+        return fail(err, "unsupported", "%s was started from outside the workspace and outlived its starter; end it or start it with setsid",
+                    process_label(process));
+    adopt(builder, node_in_session(builder, process->ns_session), process->index);
+    return 0;
+}
+
+/* A group whose leader has ended needs somebody with that pid while the others join it. */
+static void hold_group(struct builder *builder, const struct process *process)
+{
+    int group = process->ns_group;
+    if (group == 0 || process_by_ns_pid(builder->world, group))
+        return;
+    for (int i = 0; i < builder->count; i++)
+        if (builder->nodes[i].pid == group && builder->nodes[i].kind == NODE_GROUP)
+            return;
+    for (int i = 0; i < builder->leader_count; i++)
+        if (builder->leaders[i] == group)
+            builder->nodes[builder->leader_nodes[i]].kind = NODE_GROUP;     /* the ended session leader leads the group too */
+    for (int i = 0; i < builder->leader_count; i++)
+        if (builder->leaders[i] == group)
+            return;
+    int step;
+    struct process *leader = process_by_ns_pid(builder->world, process->ns_session);
+    if (leader && !leader->zombie) {
+        step = add_node(builder, (struct tree_node){ .pid = 0, .kind = NODE_STEP });
+        adopt(builder, leader->index, step);
+    } else {
+        step = stand_in(builder, process->ns_session);
+    }
+    int holder = add_node(builder, (struct tree_node){ .pid = group, .kind = NODE_GROUP, .group = group });
+    adopt(builder, step, holder);
+}
+
+/* ns_last_pid can only be read inside the namespace; the highest id in use serves. */
+static int last_pid(const struct world *world)
+{
+    int last = 0;
+    for (int i = 0; i < world->process_count; i++)
+        for (int k = 0; k < world->processes[i]->thread_count; k++)
+            if (world->processes[i]->threads[k].ns_tid > last)
+                last = world->processes[i]->threads[k].ns_tid;
+    return last;
+}
+
+int tree_plan(struct plan *plan, struct arena_control *control, const uint64_t *own, struct error *err)
+{
+    struct world *world = plan->world;
+    struct builder builder = { .plan = plan, .world = world };
+    for (int i = 0; i < world->process_count; i++) {
+        const struct process *process = world->processes[i];
+        add_node(&builder, (struct tree_node){
+            .pid = process->ns_pid, .kind = process->zombie ? NODE_ZOMBIE : NODE_PROCESS,
+            .new_session = leads_session(process) && i > 0, .group = process->ns_group,
+            .exit_code = process->exit_code, .batch = own[i],
+            .session_batch = plan->session[i].count ? batch_place(&plan->session[i]) : 0,
+        });
+    }
+    for (int i = 0; i < world->process_count; i++)
+        if (place_process(&builder, world->processes[i], err) < 0)
+            return -1;
+    for (int i = 0; i < world->process_count; i++)
+        hold_group(&builder, world->processes[i]);
+    uint32_t counted = 0;
+    for (int i = 0; i < builder.count; i++)
+        counted += builder.nodes[i].kind != NODE_STEP;
+    control->node_count = counted;
+    control->array_length = (uint32_t)builder.count;
+    control->nodes = plan_data(plan, builder.nodes, (size_t)builder.count * sizeof *builder.nodes);
+    control->last_pid = last_pid(world);
+    free(builder.nodes);
+    free(builder.leaders);
+    free(builder.leader_nodes);
+    return 0;
+}

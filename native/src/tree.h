@@ -1,0 +1,11 @@
+/* The order in which a branch's processes are forked, so that each ends up in the right session and group under the right parent. */
+#ifndef TCLONE_TREE_H
+#define TCLONE_TREE_H
+
+#include "arena.h"
+#include "plan.h"
+
+/* Lay the nodes out in the arena and fill control's nodes, node_count, array_length. own[i] is the batch address of process i. */
+int tree_plan(struct plan *plan, struct arena_control *control, const uint64_t *own, struct error *err);
+
+#endif
