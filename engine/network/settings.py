@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
+from pathlib import Path
 
 # Addresses inside every workspace. They are the same everywhere so that a fork keeps its address, resolver and sockets.
 ADDRESS = "10.77.0.2"
@@ -28,6 +29,8 @@ class NetworkSettings:
     resolvers: tuple[tuple[str, int], ...] | None = None
     # Exemptions from the list of destinations that are never reachable (policy.py), for deliberate exceptions.
     exempt: tuple[IPv4Network | IPv6Network, ...] = ()
+    # Where the gate's connections and queries start: a network namespace (one with a VPN, say); None is the engine's own.
+    egress_namespace: Path | None = None
     connections_per_workspace: int = 512
     connections_total: int = 4096
     egress_connect_timeout: float = 15.0
