@@ -1,0 +1,79 @@
+"""Puts the control process together: what it serves to browsers and what to the stream process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from engine.config import Config
+from portal import security
+from portal.api import Api
+from portal.attempts import Attempts
+from portal.builds import Builds
+from portal.database import Database
+from portal.feed import Feed
+from portal.live import Live
+from portal.node import Node, Patience
+from portal.pages import Pages
+from portal.places import Places
+from portal.private import Private
+from portal.sessions import ABSOLUTE_SECONDS, IDLE_SECONDS, Sessions
+from portal.tickets import Tickets
+
+_BODY_LIMIT = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Options:
+    """What tests change: how long to wait for the engine, and how long sessions live (seconds)."""
+
+    patience: Patience = field(default_factory=Patience)
+    idle_seconds: float = IDLE_SECONDS
+    absolute_seconds: float = ABSOLUTE_SECONDS
+
+
+class Control:
+    """Everything the control process holds. `open` before serving `public` and `private`, `close` after."""
+
+    def __init__(self, config: Config, options: Options = Options()) -> None:
+        places = Places(config)
+        self.database = Database(places.database)
+        self.sessions = Sessions(self.database, options.idle_seconds, options.absolute_seconds)
+        self.tickets = Tickets()
+        self.attempts = Attempts()
+        self.node = Node(config.socket, options.patience)
+        self.feed = Feed(self.node)
+        self.builds = Builds(self.node, self.feed, config.images)
+        self._live = Live(self.feed, self.sessions)
+        api = Api(
+            self.node, self.feed, self.builds, self.sessions, self.tickets, self.database, self.attempts
+        )
+        self.private = Private(self.sessions, self.tickets).application()
+        self.public = self._public(Pages(), api)
+
+    def _public(self, pages: Pages, api: Api) -> web.Application:
+        guards = [pages.html_errors, security.errors, security.canonical_host, security.same_origin]
+        app = web.Application(middlewares=guards, client_max_size=_BODY_LIMIT)
+        app[security.SESSIONS] = self.sessions
+        app.add_routes([*pages.routes(), *api.routes(), *self._live.routes()])
+        app.on_response_prepare.append(security.add_headers)
+        app.on_shutdown.append(self._close_pages)
+        return app
+
+    async def _close_pages(self, _: web.Application) -> None:
+        await self._live.close()
+
+    async def open(self) -> None:
+        """Raises sqlite3.Error or OSError when the database cannot be used."""
+        await self.database.open()
+        await self.sessions.open()
+        await self.node.__aenter__()
+        self.feed.start()
+
+    async def close(self) -> None:
+        await self.builds.close()
+        await self.feed.close()
+        await self.node.__aexit__(None, None, None)
+        await self.sessions.close()
+        await self.database.close()

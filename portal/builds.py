@@ -1,0 +1,104 @@
+"""Image builds that somebody started in a page. A build goes on when the page is closed; it ends with the portal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+from engine.errors import EngineError
+from portal.errors import Malformed, PortalError
+from portal.feed import Feed
+from portal.node import Node
+
+log = logging.getLogger(__name__)
+
+
+class Builds:
+    """`recipes` is the directory with one folder for each image that can be built."""
+
+    def __init__(self, node: Node, feed: Feed, recipes: Path) -> None:
+        self._node = node
+        self._feed = feed
+        self._recipes = recipes
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def list(self) -> list[dict[str, Any]]:
+        """Images: built ones as the engine has them, the others by name; each with `built` and the build under way or failed."""
+        built = await self._node.images()
+        names = await asyncio.to_thread(self._recipe_names)
+        found: dict[str, dict[str, Any]] = {}
+        for image in built:
+            # The engine lists the newest first; an older one of the same name cannot be launched by name.
+            found.setdefault(image["name"], {**_shown(image), "built": True})
+        for name in names:
+            found.setdefault(name, {"name": name, "built": False})
+        for name, image in found.items():
+            image["recipe"] = name in names
+            image["build"] = self._feed.builds.get(name)
+        return sorted(found.values(), key=lambda image: (not image.get("desktop"), image["name"]))
+
+    async def start(self, name: str) -> None:
+        """Begin a build unless one of that name is under way. Raises Malformed for a name that has no recipe."""
+        if name not in await asyncio.to_thread(self._recipe_names):
+            raise Malformed(f"there is no recipe for an image {name!r}")
+        if name in self._tasks:
+            return
+        self._report(name, phase="start", detail="", elapsed_ms=0, done=False, error=None)
+        task = asyncio.create_task(self._run(name), name=f"build {name}")
+        self._tasks[name] = task
+        task.add_done_callback(lambda _: self._tasks.pop(name, None))
+
+    async def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _run(self, name: str) -> None:
+        error = "the engine ended its answer early; its log has more"
+        try:
+            async for line in self._node.build(name):
+                if "done" in line:
+                    self._report(name, phase="done", detail="", done=True, error=None)
+                    return
+                if isinstance(line.get("error"), dict):
+                    error = str(line["error"].get("message", "the build failed"))
+                    break
+                self._progress(name, line)
+        except (EngineError, PortalError) as failure:
+            error = failure.message
+        except Exception:  # noqa: BLE001 - the page must hear of it, whatever it was
+            log.exception("build of %s failed", name)
+            error = "the build failed; the portal's log has more"
+        self._report(name, phase="failed", detail="", done=False, error=error[:2000])
+
+    def _progress(self, name: str, line: dict[str, Any]) -> None:
+        phase, elapsed = line.get("phase"), line.get("elapsed_ms")
+        if not isinstance(phase, str) or phase == "working":
+            return
+        measured = elapsed if isinstance(elapsed, int | float) else None
+        detail = str(line.get("detail") or "")[:300]
+        self._report(name, phase=phase[:80], detail=detail, elapsed_ms=measured, done=False, error=None)
+
+    def _report(self, name: str, **rest: Any) -> None:
+        state = {"image": name, "elapsed_ms": None, **rest}
+        if state["done"]:
+            self._feed.builds.pop(name, None)
+        else:
+            self._feed.builds[name] = state
+        self._feed.publish("build", **state)
+
+    def _recipe_names(self) -> list[str]:
+        return [path.parent.name for path in self._recipes.glob("*/recipe.toml")]
+
+
+def _shown(image: dict[str, Any]) -> dict[str, Any]:
+    ports = image.get("ports")
+    return {
+        "name": image["name"],
+        "digest": str(image.get("digest", ""))[:12],
+        "size": image.get("size") if isinstance(image.get("size"), int) else None,
+        "desktop": bool(image.get("desktop")),
+        "ports": [port for port in ports if isinstance(port, int)] if isinstance(ports, list) else [],
+    }

@@ -1,0 +1,85 @@
+"""The portal's SQLite file: the account, sessions and desks. Only hashes of secrets are in it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_BUSY_MS = 5000
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS accounts (user TEXT PRIMARY KEY, password_hash TEXT NOT NULL, changed REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS sessions (
+    id TEXT PRIMARY KEY, cookie_hash TEXT NOT NULL UNIQUE, key_hash TEXT NOT NULL, user TEXT NOT NULL,
+    created REAL NOT NULL, active REAL NOT NULL, expires REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS desks (
+    hash TEXT PRIMARY KEY, session TEXT NOT NULL REFERENCES sessions(id) ON DELETE CASCADE, workspace TEXT NOT NULL,
+    created REAL NOT NULL);
+"""
+
+
+def digest(secret: str) -> str:
+    """What is stored of a random secret. No salt or stretching: 256 random bits cannot be guessed from it."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open the file, making it (0600) when absent. Raises sqlite3.Error, OSError."""
+    if not path.exists():
+        path.touch(mode=0o600)
+    connection = sqlite3.connect(path, timeout=_BUSY_MS / 1000, check_same_thread=False, isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=NORMAL")
+    connection.execute("PRAGMA foreign_keys=ON")
+    connection.executescript(_SCHEMA)
+    return connection
+
+
+class Database:
+    """One connection, used by one thread of its own: the event loop never waits for the disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="portal-db")
+        self._connection: sqlite3.Connection | None = None
+
+    async def open(self) -> None:
+        """Raises sqlite3.Error or OSError naming the file."""
+        self._connection = await asyncio.get_running_loop().run_in_executor(self._thread, connect, self._path)
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` in one transaction and return what it returns."""
+
+        def transaction() -> T:
+            assert self._connection is not None, "the database is not open"
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                answer = work(self._connection)
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+            return answer
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, transaction)
+
+    async def version(self) -> int:
+        """A number that changes when *another* connection has written."""
+
+        def read() -> int:
+            assert self._connection is not None, "the database is not open"
+            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, read)
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._connection.close)
+            self._connection = None
+        self._thread.shutdown(wait=False)

@@ -1,0 +1,58 @@
+"""The portal's own exceptions; the engine's (engine.errors) pass through beside them."""
+
+from __future__ import annotations
+
+
+class PortalError(Exception):
+    """Base of every refusal the portal makes itself. `code` and `status` are what the browser sees."""
+
+    code = "internal"
+    status = 500
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after = retry_after
+
+
+class LoginNeeded(PortalError):
+    code, status = "login", 401
+
+
+class WrongPassword(PortalError):
+    code, status = "denied", 401
+
+
+class Denied(PortalError):
+    code, status = "denied", 403
+
+
+class CrossSite(PortalError):
+    code, status = "csrf", 403
+
+
+class TooMany(PortalError):
+    code, status = "limit", 429
+
+
+class Malformed(PortalError):
+    code, status = "bad_request", 400
+
+
+class Conflicting(PortalError):
+    code, status = "conflict", 409
+
+
+class BadAnswer(PortalError):
+    """The engine said something that is not in its API."""
+
+    code, status = "bad_answer", 502
+
+
+class TimedOut(PortalError):
+    code, status = "timeout", 504
+
+
+def error_body(code: str, message: str) -> dict[str, dict[str, str]]:
+    """The body of every error, in the engine API's shape."""
+    return {"error": {"code": code, "message": message}}

@@ -1,0 +1,170 @@
+"""The engine as the portal sees it: every call bounded in time, every answer checked before it reaches a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+
+from engine.client import EngineClient
+from engine.errors import EngineError, Unavailable
+from portal.errors import BadAnswer, TimedOut
+
+T = TypeVar("T")
+
+STATES = {"created", "starting", "ready", "forking", "removing", "gone", "stopped", "failed"}
+_TEXT_FIELDS = ("id", "name", "kind", "state", "image")
+_LONGEST_TEXT = 4096
+_MOST_PORTS = 64
+LOG_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Seconds to wait for the engine: `read` for what it has at hand, `work` for launch, fork and removal."""
+
+    read: float = 10.0
+    work: float = 180.0
+
+
+class Node:
+    """One engine. Raises EngineError as it is, Unavailable when it is down, TimedOut, BadAnswer."""
+
+    def __init__(self, socket: Path, patience: Patience = Patience()) -> None:
+        self._client = EngineClient(socket)
+        self._patience = patience
+
+    async def __aenter__(self) -> Node:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._client.__aexit__(*exception)
+
+    async def workspaces(self) -> list[dict[str, Any]]:
+        answer = await self._bounded(self._client.list(), self._patience.read)
+        return [checked_workspace(item) for item in _list(answer)]
+
+    async def workspace(self, identity: str) -> dict[str, Any]:
+        return checked_workspace(await self._bounded(self._client.get(identity), self._patience.read))
+
+    async def health(self) -> None:
+        """Returns when the engine answers."""
+        await self._bounded(self._client.health(), self._patience.read)
+
+    async def launch(self, image: str, name: str | None, ports: list[int], memory: int | None) -> dict[str, Any]:
+        """Begin a launch; the answer is the workspace in state `starting`. `memory` is in bytes."""
+        wanted: list[dict[str, int | None]] = [{"container": port, "host": None} for port in ports]
+        call = self._client.launch(image, name=name, ports=wanted, memory=memory)
+        return checked_workspace(await self._bounded(call, self._patience.work))
+
+    async def fork(self, identity: str, copies: int, name: str | None, tcp_close: bool) -> dict[str, Any]:
+        call = self._client.fork(identity, copies=copies, name=name, tcp_close=tcp_close)
+        return checked_fork(await self._bounded(call, self._patience.work))
+
+    async def remove(self, identity: str) -> None:
+        await self._bounded(self._client.remove(identity), self._patience.work)
+
+    async def images(self) -> list[dict[str, Any]]:
+        answer = _list(await self._bounded(self._client.images(), self._patience.read))
+        return [item for item in answer if isinstance(item, dict) and isinstance(item.get("name"), str)]
+
+    async def logs(self, identity: str, tail: int) -> str:
+        """The last lines, at most 64 KiB, without control characters (the workspace writes them)."""
+        text = await self._bounded(self._tail(identity, tail), self._patience.read)
+        return "".join(character for character in text if character in "\n\t" or character.isprintable())
+
+    async def _tail(self, identity: str, tail: int) -> str:
+        kept = bytearray()
+        async for chunk in self._client.logs(identity, tail=tail):
+            kept += chunk
+            del kept[: max(0, len(kept) - LOG_BYTES)]
+        return kept.decode(errors="replace")
+
+    async def build(self, image: str) -> AsyncIterator[dict[str, Any]]:
+        """Progress of a build as the engine reports it; ends after `done` or `error`."""
+        with _translated():
+            async for line in self._client.build(image):
+                yield line if isinstance(line, dict) else {}
+
+    async def events(self) -> AsyncIterator[dict[str, Any]]:
+        """The engine's events for ever; `{"type": "disconnected"}` when the connection is lost. Raises BadAnswer."""
+        with _translated():
+            async for event in self._client.events():
+                yield event
+
+    async def _bounded(self, call: Awaitable[T], seconds: float) -> T:
+        with _translated():
+            try:
+                async with asyncio.timeout(seconds):
+                    return await call
+            except TimeoutError:
+                raise TimedOut(
+                    f"the engine did not answer within {seconds:.0f} s; it may still be at work: wait, then try again"
+                ) from None
+
+
+@contextlib.contextmanager
+def _translated():
+    """Turn what a broken or absent engine causes into the exceptions named above."""
+    try:
+        yield
+    except EngineError:
+        raise
+    except (ConnectionError, FileNotFoundError, aiohttp.ClientConnectionError) as error:
+        raise Unavailable(f"the engine does not answer ({error}); `tclone doctor` may say why") from error
+    except (aiohttp.ClientError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+        raise BadAnswer(f"the engine's answer makes no sense ({type(error).__name__}); see its log") from error
+
+
+def _list(answer: object) -> list[Any]:
+    if not isinstance(answer, list):
+        raise BadAnswer("the engine's answer is not a list; see its log")
+    return answer
+
+
+def checked_workspace(item: object) -> dict[str, Any]:
+    """A workspace object with the fields pages rely on, of the right types. Raises BadAnswer."""
+    if not isinstance(item, dict) or not all(isinstance(item.get(name), str) for name in _TEXT_FIELDS):
+        raise BadAnswer("the engine sent a workspace without its id, name, kind, state or image; see its log")
+    if item["state"] not in STATES:
+        raise BadAnswer(f"the engine sent workspace {item['id'][:40]} in an unknown state; see its log")
+    ports = item.get("ports") if isinstance(item.get("ports"), dict) else {}
+    return {
+        **{name: item[name][:_LONGEST_TEXT] for name in _TEXT_FIELDS},
+        "phase": _text(item.get("phase")) or "",
+        "parent": _text(item.get("parent")),
+        "batch": _text(item.get("batch")),
+        "index": item["index"] if isinstance(item.get("index"), int) else None,
+        "generation": item["generation"] if isinstance(item.get("generation"), int) else 0,
+        "desktop": item.get("desktop") is True,
+        "ports": {
+            str(inside)[:5]: outside
+            for inside, outside in list(ports.items())[:_MOST_PORTS]
+            if isinstance(outside, int) and 0 < outside < 65536
+        },
+        "network": _text(item.get("network")) or "",
+        "created": item.get("created") if isinstance(item.get("created"), str | int | float) else None,
+        "memory_limit": item["memory_limit"] if isinstance(item.get("memory_limit"), int) else None,
+        "error": _text(item.get("error")),
+    }
+
+
+def checked_fork(answer: object) -> dict[str, Any]:
+    """A fork result whose branches are a list of objects and whose milestones are numbers. Raises BadAnswer."""
+    if not isinstance(answer, dict) or not isinstance(answer.get("branches"), list):
+        raise BadAnswer("the engine's fork result has no branches; see its log")
+    ms = answer.get("ms") if isinstance(answer.get("ms"), dict) else {}
+    figures = {str(name)[:40]: value for name, value in ms.items() if isinstance(value, int | float)}
+    branches = [branch for branch in answer["branches"] if isinstance(branch, dict)]
+    return {**answer, "ms": figures, "branches": branches}
+
+
+def _text(value: object) -> str | None:
+    return value[:_LONGEST_TEXT] if isinstance(value, str) else None

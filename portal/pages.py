@@ -1,0 +1,96 @@
+"""HTML pages and static files. Pages are empty shells: all data comes by the API, which also wants the session key."""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+import re
+from pathlib import Path
+
+import jinja2
+from aiohttp import hdrs, web
+
+from portal.security import Handler, session_by_cookie
+
+REPO = Path(__file__).resolve().parent.parent
+_ID = re.compile(r"ws-[0-9]{1,18}")
+_TYPES = {".css", ".js", ".svg", ".png", ".woff2"}
+_TITLES = {400: "That address is not usable", 404: "There is nothing here", 500: "The portal made a mistake"}
+
+
+class Pages:
+    """Templates and static files are read once, at start: what is served never depends on a path from a request."""
+
+    def __init__(self, templates: Path = REPO / "templates", static: Path = REPO / "static") -> None:
+        self._files = _load(static)
+        # Changes with any static file, so that a browser never mixes scripts of two versions.
+        self._version = hashlib.sha256(repr(sorted(self._files.items())).encode()).hexdigest()[:12]
+        self._templates = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(templates), autoescape=True, undefined=jinja2.StrictUndefined
+        )
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/", self._home),
+            web.get("/w/{id}", self._workspace),
+            web.get("/login", self._login),
+            web.get("/healthz", self._health),
+            web.get("/favicon.ico", self._icon),
+            web.get("/static/{version}/{path:.+}", self._static),
+        ]
+
+    async def _home(self, request: web.Request) -> web.Response:
+        return self._shell(request, "home.html", workspace="")
+
+    async def _workspace(self, request: web.Request) -> web.Response:
+        identity = request.match_info["id"]
+        if not _ID.fullmatch(identity):
+            raise web.HTTPNotFound
+        return self._shell(request, "workspace.html", workspace=identity)
+
+    def _shell(self, request: web.Request, template: str, workspace: str) -> web.Response:
+        if session_by_cookie(request) is None:
+            return web.Response(status=303, headers={"Location": "/login"})
+        return self.render(template, workspace=workspace)
+
+    async def _login(self, _: web.Request) -> web.Response:
+        return self.render("login.html")
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.json_response({"ok": True})
+
+    async def _icon(self, _: web.Request) -> web.Response:
+        content, kind = self._files["icon.svg"]
+        return web.Response(body=content, content_type=kind)
+
+    async def _static(self, request: web.Request) -> web.Response:
+        found = self._files.get(request.match_info["path"])
+        if found is None:
+            raise web.HTTPNotFound
+        current = request.match_info["version"] == self._version
+        caching = "public, max-age=31536000, immutable" if current else "no-store"
+        return web.Response(body=found[0], content_type=found[1], charset="utf-8", headers={hdrs.CACHE_CONTROL: caching})
+
+    def render(self, template: str, status: int = 200, **values: object) -> web.Response:
+        """A page; templates know `static` (the prefix of static files)."""
+        text = self._templates.get_template(template).render(static=f"/static/{self._version}", **values)
+        return web.Response(status=status, text=text, content_type="text/html", charset="utf-8")
+
+    @web.middleware
+    async def html_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """An error page instead of JSON for a person who opened an address."""
+        response = await handler(request)
+        wants_html = request.method == "GET" and "text/html" in request.headers.get(hdrs.ACCEPT, "")
+        if response.status < 400 or not wants_html or request.path.startswith("/api/"):
+            return response
+        title = _TITLES.get(response.status, "That did not work")
+        return self.render("error.html", status=response.status, title=title, code=response.status)
+
+
+def _load(directory: Path) -> dict[str, tuple[bytes, str]]:
+    files = {}
+    for path in sorted(directory.rglob("*")):
+        if path.suffix in _TYPES and path.is_file():
+            kind = "text/javascript" if path.suffix == ".js" else mimetypes.guess_type(path.name)[0]
+            files[path.relative_to(directory).as_posix()] = (path.read_bytes(), kind or "application/octet-stream")
+    return files
