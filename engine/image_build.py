@@ -177,7 +177,7 @@ class _Build:
         await run_in_root(root, ["python3", "-m", "venv", "--without-pip", "--symlinks", spec.prefix], what)
         # pip inside the image would need network, certificates and ensurepip; the host's pip installs wheels for another Python as well.
         await run_confined(
-            [*_pip(), "install", "--quiet", "--no-deps", "--no-index", "--no-compile", f"--find-links={wheels}", f"--target={root}{inside}",
+            [*_pip(), "install", "--quiet", "--no-deps", "--no-index", "--no-compile", "--ignore-requires-python", f"--find-links={wheels}", f"--target={root}{inside}",
              *_pip_target(spec, self.architecture)],
             what,
             network=False,

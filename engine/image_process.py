@@ -106,6 +106,6 @@ async def _lines(stream: asyncio.StreamReader):
 def _failure(what: str, status: int, output: str) -> Exception:
     if "No space left on device" in output:
         return NoSpace(f"{what}: no space left; free some space in the data directory and build again")
-    if "not found" in output and status == 127:
+    if "failed to execute" in output and status == 127:
         return Unavailable(f"{what}: a program is missing on this host:\n{output}")
     return Internal(f"{what} failed with status {status}; nothing is kept, build again after the cause is fixed:\n{output}")
