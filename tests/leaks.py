@@ -9,6 +9,7 @@ narrowed: there the host is ours alone and any growth is a leak.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import time
 from collections.abc import Iterable
@@ -207,6 +208,10 @@ class LeakCounter:
     def own(self, *markers: str | Path) -> None:
         """Count mounts, loop devices, namespaces, cgroups and links that have one of `markers` in their path or name."""
         self.markers.update(str(marker) for marker in markers)
+
+    def own_engine(self, data: Path, run: Path) -> None:
+        """Count everything of the engine with these directories; its cgroup is named after the run directory."""
+        self.own(data, run, "tclone-" + hashlib.sha256(os.fsencode(run)).hexdigest()[:8])
 
     def watch(self, pid: int) -> None:
         """Count the descriptors of a long-lived process (a daemon) too. Call before `start()`, or its present ones become the base."""
