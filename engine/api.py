@@ -142,6 +142,7 @@ class Api:
             return (await self._manager.launch(launch)).public()
 
         answer = await self._once(body, "launch", work)
+        self._forker.stages.refill()
         if "wait" in request.query:
             await self._manager.wait_ready(self._manager.find(answer["id"]))
         current = self._manager.workspaces.get(answer["id"])

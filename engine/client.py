@@ -252,7 +252,8 @@ class EngineClient:
     @contextlib.asynccontextmanager
     async def _websocket(self, path: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         try:
-            async with self._open().ws_connect(_BASE + path, max_msg_size=_MESSAGE_LIMIT, heartbeat=30) as socket:
+            # No heartbeat: a Unix socket tells of a dead peer by itself, and one that waits for a slow reader of its output is not dead.
+            async with self._open().ws_connect(_BASE + path, max_msg_size=_MESSAGE_LIMIT) as socket:
                 yield socket
         except aiohttp.WSServerHandshakeError as error:
             # aiohttp keeps no body of a refused handshake: the same address without the upgrade tells the reason.
