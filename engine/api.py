@@ -201,7 +201,8 @@ class Api:
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
         workspace = self._manager.find(request.match_info["ref"])
-        channel = web.WebSocketResponse(heartbeat=_PING_SECONDS, max_msg_size=_BODY_LIMIT)
+        # No heartbeat: who reads the command's output slowly answers no pings, and a Unix socket tells of a dead peer by itself.
+        channel = web.WebSocketResponse(max_msg_size=_BODY_LIMIT)
         await channel.prepare(request)
         with self._known(channel):
             await serve_exec(channel, self._manager.executor, workspace)

@@ -71,14 +71,14 @@ def launcher(user: str, low_ports: bool = False) -> list[str]:
     return [sys.executable, "-m", "engine.cli.unprivileged", *flags, user, "--"]
 
 
-def setpriv_arguments(user: str, low_ports: bool) -> list[str]:
+def setpriv_arguments(account: pwd.struct_passwd, low_ports: bool) -> list[str]:
     """setpriv's command line that leaves nothing of root, but the right to bind ports below 1024 if wanted, and ends the process
     with its supervisor."""
     kept = "-all,+net_bind_service" if low_ports else "-all"
     return [
         SETPRIV,
-        f"--reuid={user}",
-        f"--regid={user}",
+        f"--reuid={account.pw_uid}",
+        f"--regid={account.pw_gid}",
         "--init-groups",
         f"--inh-caps={kept}",
         *([f"--ambient-caps={kept}"] if low_ports else []),
@@ -98,7 +98,7 @@ def main() -> None:
     account = pwd.getpwnam(arguments.user)
     _open_the_way(needed_trees(), account.pw_uid, account.pw_gid)
     os.chdir("/")
-    argv = [*setpriv_arguments(arguments.user, arguments.bind_low_ports), *arguments.argv]
+    argv = [*setpriv_arguments(account, arguments.bind_low_ports), *arguments.argv]
     os.execv(argv[0], argv)
 
 
