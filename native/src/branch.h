@@ -18,6 +18,7 @@ struct branch {
     char *arena_local;
     pid_t *pids;                /* host pids, by process index */
     int *memory;                /* /proc/PID/mem, by process index */
+    int *userfaultfds;          /* by process index, -1 = none */
     int *objects;               /* descriptors of shared objects, by index; -1 for SysV segments */
     char **attached;            /* our mappings of its SysV segments */
     struct error err;           /* why it failed; err.code set = failed */

@@ -9,10 +9,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -180,6 +182,23 @@ static int read_pieces(struct copier *copier, int index, int first, int last, ch
     return 0;
 }
 
+static int place_pages(int userfaultfd, const char *buffer, size_t length, uint64_t address)
+{
+    while (length) {
+        struct uffdio_copy copy = { .dst = address, .src = (uint64_t)buffer, .len = length, .mode = UFFDIO_COPY_MODE_DONTWAKE };
+        if (ioctl(userfaultfd, UFFDIO_COPY, &copy) == 0)
+            return 0;
+        if (errno != EAGAIN)
+            return -1;
+        if (copy.copy > 0) {
+            buffer += copy.copy;
+            address += (uint64_t)copy.copy;
+            length -= (size_t)copy.copy;
+        }
+    }
+    return 0;
+}
+
 /* Read-only areas can be written through /proc/PID/mem only, which ignores the protection. */
 static int write_pieces(struct copier *copier, struct branch *branch, int index, int first, int last, const char *buffer, struct error *err)
 {
@@ -189,7 +208,10 @@ static int write_pieces(struct copier *copier, struct branch *branch, int index,
     for (int i = first; i < last; i++) {
         const struct page_run *piece = &copier->pieces[index][i];
         size_t length = piece->end - piece->start;
-        if (piece->vma->protection & PROT_WRITE) {
+        if (piece->vma->by_userfaultfd) {
+            if (place_pages(branch->userfaultfds[index], buffer + at, length, piece->start) < 0)
+                return fail_errno(err, "%s: cannot fill its memory", branch->id);
+        } else if (piece->vma->protection & PROT_WRITE) {
             from[count] = (struct iovec){ (void *)(buffer + at), length };
             to[count++] = (struct iovec){ (void *)piece->start, length };
             gathered += length;

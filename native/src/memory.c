@@ -99,6 +99,7 @@ static int read_layout(struct process *process, struct memory_map *map, struct e
 int memory_read_map(struct process *process, struct error *err)
 {
     struct memory_map *map = process->map = must_alloc(sizeof *map);
+    map->userfaultfd_aux = -1;
     AUTO_FREE char *text = proc_read(err, 64 << 20, NULL, "/proc/%d/maps", process->pid);
     if (!text)
         return -1;

@@ -23,6 +23,7 @@ struct vma {
     struct shared_object *object;
     struct file_opening *opening;
     bool has_pages;             /* private pages to copy */
+    bool by_userfaultfd;        /* filled with UFFDIO_COPY (process_batch.c) */
     uint64_t page_bytes;
 };
 
@@ -42,6 +43,7 @@ struct memory_map {
     struct page_run *runs;
     int run_count;
     uint64_t bytes;             /* to copy */
+    int userfaultfd_aux;        /* auxiliary slot of the branch process's userfaultfd, -1 = it needs none */
 };
 
 int memory_read_map(struct process *process, struct error *err);

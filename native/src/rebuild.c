@@ -264,14 +264,27 @@ int rebuild_await(const struct world *world, struct branch *branch, const uint32
     }
 }
 
+static int fetch_userfaultfd(const struct world *world, struct branch *branch, int index, struct error *err)
+{
+    const struct memory_map *map = world->processes[index]->map;
+    if (map->userfaultfd_aux < 0)
+        return 0;
+    AUTO_CLOSE int pidfd = (int)syscall(SYS_pidfd_open, branch->pids[index], 0);
+    branch->userfaultfds[index] = (int)syscall(SYS_pidfd_getfd, pidfd, (int)aux_slot(world, map->userfaultfd_aux), 0);
+    if (branch->userfaultfds[index] < 0)
+        return fail_errno(err, "%s: cannot fetch the userfaultfd of its pid %d", branch->id, world->processes[index]->ns_pid);
+    return 0;
+}
+
 int rebuild_open_processes(const struct world *world, const struct compiled *compiled, struct branch *branch, struct error *err)
 {
     struct arena_control *control = branch_control(branch);
     branch->pids = must_alloc((size_t)world->process_count * sizeof *branch->pids);
     branch->memory = must_alloc((size_t)world->process_count * sizeof *branch->memory);
+    branch->userfaultfds = must_alloc((size_t)world->process_count * sizeof *branch->userfaultfds);
     const struct tree_node *nodes = in_arena(compiled, branch, control->nodes);
     for (int i = 0; i < world->process_count; i++) {
-        branch->memory[i] = -1;
+        branch->memory[i] = branch->userfaultfds[i] = -1;
         if (world->processes[i]->zombie)
             continue;
         branch->pids[i] = (pid_t)nodes[i].host_pid;
@@ -280,12 +293,15 @@ int rebuild_open_processes(const struct world *world, const struct compiled *com
         branch->memory[i] = open(path, O_RDWR | O_CLOEXEC);
         if (branch->memory[i] < 0)
             return fail_errno(err, "%s: cannot open the memory of its pid %d", branch->id, world->processes[i]->ns_pid);
+        if (fetch_userfaultfd(world, branch, i, err) < 0)
+            return -1;
     }
     return 0;
 }
 
 void rebuild_open_gate(const struct compiled *compiled, struct branch *branch, int index)
 {
+    close_fd(&branch->userfaultfds[index]);
     uint32_t *gate = (uint32_t *)(branch->arena_local + (compiled->gates - compiled->plan.arena)) + index;
     __atomic_store_n(gate, 1, __ATOMIC_SEQ_CST);
     syscall(SYS_futex, gate, FUTEX_WAKE, 1, NULL, NULL, 0);
