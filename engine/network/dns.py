@@ -178,9 +178,11 @@ class Resolver(asyncio.DatagramProtocol):
         ask = self._ask_stream if stream else self._ask_datagram
         try:
             async with asyncio.timeout(self._timeout):
-                for resolver in self._resolvers.current():
+                resolvers = self._resolvers.current()
+                for left, resolver in enumerate(resolvers, 1 - len(resolvers)):
                     with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
-                        async with asyncio.timeout(_TRY_NEXT_AFTER):
+                        # The last one has all the time that is left.
+                        async with asyncio.timeout(_TRY_NEXT_AFTER if left else None):
                             return query[:2] + (await ask(resolver, outside))[2:]
         except TimeoutError:
             pass

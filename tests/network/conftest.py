@@ -107,7 +107,7 @@ def outside(tmp_path: Path) -> Iterator[Outside]:
 @pytest.fixture
 async def network(leaks: LeakCounter, config: Config, outside: Outside) -> AsyncIterator[Network]:
     """Egress leads to `outside`, whose address is exempt from the rule on the host's own addresses."""
-    settings = NetworkSettings(egress_namespace=outside.path, exempt=(_EXEMPT,), resolvers=(("127.0.0.1", 5353),))
+    settings = NetworkSettings(egress_namespace=outside.path, exempt=(_EXEMPT,), resolvers=(("127.0.0.1", 5353),), dns_timeout=3.0)
     made = Network(config, settings)
     await made.open()
     yield made
