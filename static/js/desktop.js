@@ -1,0 +1,52 @@
+// A workspace's desktop in a frame. It lives on a host of its own and is opened by a one-time code, posted, never in an address.
+
+import { ticket } from "./api.js";
+import { h } from "./dom.js";
+
+let counter = 0;
+
+export class Desktop {
+  #name;
+  #tries = 0;
+
+  /** `onState("opening" | "shown" | "failed", message)` */
+  constructor(id, title, onState) {
+    this.id = id;
+    counter += 1;
+    this.#name = `desktop-${id}-${counter}`;
+    this.onState = onState;
+    this.frame = h("iframe", {
+      name: this.#name,
+      title: `Desktop of ${title}`,
+      className: "desktop",
+      attributes: {
+        sandbox: "allow-scripts allow-same-origin allow-forms allow-downloads allow-pointer-lock",
+        allow: "clipboard-read; clipboard-write; autoplay; fullscreen",
+      },
+    });
+  }
+
+  /** Open, or open anew. The frame must be in the page already. */
+  async open() {
+    const attempt = (this.#tries += 1);
+    this.onState("opening", "");
+    let answer;
+    try {
+      answer = await ticket(this.id);
+    } catch (failure) {
+      if (attempt === this.#tries) this.onState("failed", failure.message);
+      return;
+    }
+    if (attempt !== this.#tries || !this.frame.isConnected) return;
+    this.frame.addEventListener("load", () => attempt === this.#tries && this.onState("shown", ""), { once: true });
+    const form = h("form", { method: "post", action: answer.action, target: this.#name, hidden: true }, h("input", { type: "hidden", name: "code", value: answer.code }));
+    document.body.append(form);
+    form.submit();
+    form.remove();
+  }
+
+  close() {
+    this.#tries += 1;
+    this.frame.remove();
+  }
+}

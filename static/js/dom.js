@@ -1,0 +1,64 @@
+// Building pages without HTML strings: whatever a workspace calls itself stays text.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+const ICONS = {
+  fork: "M5 3v3.5a3 3 0 0 0 3 3h0a3 3 0 0 1 3 3M11 3v2.5a4 4 0 0 1-3 4M5 3m-1.5 0a1.5 1.5 0 1 0 3 0a1.5 1.5 0 1 0-3 0M11 3m-1.5 0a1.5 1.5 0 1 0 3 0a1.5 1.5 0 1 0-3 0M8 9.5v3.5",
+  open: "M9.5 2.5h4v4M13.5 2.5l-6 6M6.5 3.5h-3a1 1 0 0 0-1 1v8a1 1 0 0 0 1 1h8a1 1 0 0 0 1-1v-3",
+  trash: "M2.5 4.5h11M6 4.5v-2h4v2M4 4.5l.6 8.6a.9.9 0 0 0 .9.9h5a.9.9 0 0 0 .9-.9l.6-8.6M6.7 7v4.5M9.3 7v4.5",
+  reload: "M13 8a5 5 0 1 1-1.6-3.7M13 2.5v3h-3",
+  external: "M6 3.5H3.5v9h9V10M9 3h4v4M13 3L7.5 8.5",
+  close: "M4 4l8 8M12 4l-8 8",
+  left: "M10 3.5L5.5 8l4.5 4.5",
+  right: "M6 3.5L10.500 8L6 12.500",
+  tree: "M3 3h4M3 3v10h3M3 8h3M8.500 8h5M8.500 13h5M9 3h4",
+  check: "M3 8.500l3.300 3.300L13 4.800",
+  keyboard: "M2 4.500h12v7H2zM4.500 7h.01M7 7h.01M9.500 7h.01M12 7h.01M5 9.500h6",
+  alert: "M8 5.500v3.500M8 11.200v.01M8 2l6.500 11.500h-13z",
+};
+
+/** An element with properties, attributes (`aria`, `data`, `attributes`), listeners (`on`) and children (text or nodes). */
+export function h(tag, options = {}, ...children) {
+  const element = document.createElement(tag);
+  const { aria = {}, data = {}, attributes = {}, on = {}, ...properties } = options;
+  Object.assign(element, properties);
+  for (const [name, value] of Object.entries(aria)) element.setAttribute(`aria-${name}`, value);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  for (const [name, value] of Object.entries(on)) element.addEventListener(name, value);
+  Object.assign(element.dataset, data);
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+export function icon(name) {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("viewBox", "0 0 16 16");
+  svg.setAttribute("aria-hidden", "true");
+  svg.setAttribute("class", "icon");
+  const path = document.createElementNS(SVG, "path");
+  path.setAttribute("d", ICONS[name]);
+  svg.append(path);
+  return svg;
+}
+
+/** A button with an icon; `label` is shown unless `iconOnly`, and always what assistive technology reads. */
+export function button(label, { iconName, iconOnly = false, kind = "", on, title } = {}) {
+  const element = h("button", { type: "button", className: `button ${kind} ${iconOnly ? "icon-only" : ""}`.trim(), title: title ?? (iconOnly ? label : "") });
+  if (iconName) element.append(icon(iconName));
+  if (iconOnly) element.setAttribute("aria-label", label);
+  else element.append(h("span", { textContent: label }));
+  if (on) element.addEventListener("click", on);
+  return element;
+}
+
+/** Change text only when it differs, so that selections and screen readers are left alone. */
+export function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+/** Replace children only when a key says that they would differ. */
+export function replaceWhenChanged(element, key, make) {
+  if (element.dataset.key === key) return;
+  element.dataset.key = key;
+  element.replaceChildren(...make());
+}

@@ -1,0 +1,64 @@
+// The phases of something under way, each with the time at which it began; the last one counts on.
+
+import { h, icon, setText } from "./dom.js";
+import { duration } from "./format.js";
+
+const clocks = new Set();
+
+setInterval(() => {
+  for (const clock of clocks) {
+    if (clock.element.isConnected) clock.tick();
+    else clocks.delete(clock);
+  }
+}, 100);
+
+const LABELS = {
+  network: "Network",
+  "root file system": "File system",
+  container: "Container",
+  "first command": "First command",
+  preflight: "Checked",
+  sync: "Files flushed",
+  frozen: "Frozen",
+  captured: "Captured",
+  resumed: "Source runs again",
+  rebuilt: "Rebuilt",
+  usable: "Usable",
+};
+
+const label = (name) => LABELS[name] ?? (name ? name.charAt(0).toUpperCase() + name.slice(1) : "Working");
+
+export class Phases {
+  element = h("ol", { className: "phases", aria: { live: "polite", label: "Progress" } });
+  total = h("p", { className: "elapsed", aria: { hidden: "true" } });
+  #shown = 0;
+  #first = null;
+  #last = null;
+
+  constructor() {
+    this.started = performance.now();
+    clocks.add({ element: this.total, tick: () => this.#tick() });
+  }
+
+  /** `phases`: `[{phase, detail, elapsed_ms, received}]`, growing at its end. */
+  update(phases) {
+    if (phases.length < this.#shown || phases[0] !== this.#first) {
+      this.element.replaceChildren();
+      this.#shown = 0;
+      this.#first = phases[0];
+      if (phases[0]) this.started = phases[0].received - (phases[0].elapsed_ms ?? 0);
+    }
+    for (const phase of phases.slice(this.#shown)) {
+      this.#last?.classList.remove("current");
+      const time = h("span", { className: "phase-time", textContent: duration(phase.elapsed_ms) });
+      const detail = phase.detail ? h("span", { className: "phase-detail", textContent: phase.detail }) : null;
+      this.#last = h("li", { className: "current" }, icon("check"), h("span", { className: "phase-name" }, h("span", { textContent: label(phase.phase) }), detail), time);
+      this.element.append(this.#last);
+    }
+    this.#shown = phases.length;
+  }
+
+  #tick() {
+    setText(this.total, duration(Math.max(0, performance.now() - this.started)));
+  }
+}

@@ -1,0 +1,58 @@
+// The lineage: every workspace under the one it was forked from.
+
+import { h, setText } from "./dom.js";
+import { STATE_LABELS, age } from "./format.js";
+import { store } from "./store.js";
+
+export class Tree {
+  #items = new Map();
+  #list = h("ul", { className: "tree" });
+
+  /** `choose(id)` is called for a workspace that somebody picked. */
+  constructor(container, choose) {
+    this.choose = choose;
+    container.append(this.#list);
+  }
+
+  /** `shown`: ids in the grid's visible page; `current`: the one with the keyboard. */
+  update(ordered, shown, current) {
+    const wanted = new Set();
+    ordered.forEach(({ workspace, depth }, index) => {
+      wanted.add(workspace.id);
+      const item = this.#items.get(workspace.id) ?? this.#create(workspace.id);
+      if (this.#list.children[index] !== item.element) this.#list.insertBefore(item.element, this.#list.children[index] ?? null);
+      this.#fill(item, workspace, depth);
+      item.button.classList.toggle("shown", shown.has(workspace.id));
+      if (workspace.id === current) item.button.setAttribute("aria-current", "true");
+      else item.button.removeAttribute("aria-current");
+    });
+    for (const [id, item] of this.#items) {
+      if (!wanted.has(id)) {
+        item.element.remove();
+        this.#items.delete(id);
+      }
+    }
+  }
+
+  #create(id) {
+    const dot = h("span", { className: "dot", aria: { hidden: "true" } });
+    const name = h("span", { className: "tree-name" });
+    const detail = h("span", { className: "tree-detail" });
+    const button = h("button", { type: "button", className: "tree-item", on: { click: () => this.choose(id) } }, dot, h("span", { className: "tree-text" }, name, detail));
+    const item = { element: h("li", {}, button), button, dot, name, detail };
+    this.#items.set(id, item);
+    return item;
+  }
+
+  #fill(item, workspace, depth) {
+    const { id, name, state, created, parent } = workspace;
+    item.element.dataset.state = state;
+    item.element.style.setProperty("--depth", String(Math.min(depth, 8)));
+    item.element.classList.toggle("branch", depth > 0);
+    setText(item.name, name);
+    item.name.title = name;
+    const lost = parent && !store.workspaces.has(parent) ? `from ${parent}, discarded` : "";
+    const words = [id, state === "ready" ? age(created) : STATE_LABELS[state].toLowerCase(), lost].filter(Boolean);
+    setText(item.detail, words.join(" · "));
+  }
+}

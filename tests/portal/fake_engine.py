@@ -1,0 +1,282 @@
+"""An engine for tests: the documented HTTP API on a Unix socket, without containers, and misbehaving on demand.
+
+Behaviours: `good` answers at once or after the given phases; `slow` takes `delay` seconds for everything; `never` accepts and
+does not answer; `bad` answers with what is not in the API. `refuse(verb, code, message)` makes one verb fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from engine.errors import BadRequest, Conflict, EngineError, NotFound, from_wire
+
+LAUNCH_PHASES = ("network", "root file system", "container", "first command", "stream server", "first picture")
+FORK_PHASES = (("preflight", 3.1), ("sync", 17.4), ("frozen", 21.9), ("captured", 61.0), ("rebuilt", 158.2), ("resumed", 301.7))
+_IMAGES = [
+    {
+        "name": "webtop-xfce", "digest": "9f2c7a61b0d4", "created": 1.0, "size": 1_912_602_624, "entrypoint": ["/init"], "env": {},
+        "workdir": "/", "desktop": {"port": 8080}, "ports": [],
+    },
+    {
+        "name": "workspace", "digest": "41d0aa7c99e2", "created": 1.0, "size": 201_326_592, "entrypoint": ["/bin/bash"], "env": {},
+        "workdir": "/", "desktop": None, "ports": [],
+    },
+]  # fmt: skip
+
+
+class FakeEngine:
+    """`async with FakeEngine(path) as engine`. `step` is the time in seconds between phases."""
+
+    def __init__(self, socket: Path, step: float = 0.0) -> None:
+        self.socket = socket
+        self.step = step
+        self.behaviour = "good"
+        self.delay = 0.5
+        self.workspaces: dict[str, dict[str, Any]] = {}
+        self.images = [dict(image) for image in _IMAGES]
+        self.calls: list[tuple[str, Any]] = []
+        self.log_text = "init: started\ntmux: server ready\n"
+        self.launch_fails: str | None = None
+        self._refusals: dict[str, EngineError] = {}
+        self._numbers = itertools.count(1)
+        self._hosts = itertools.count(43827)
+        self._sequence = int(time.time() * 1000)
+        self._watchers: set[asyncio.Queue[Any]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._runner: web.AppRunner | None = None
+
+    def refuse(self, verb: str, code: str, message: str) -> None:
+        self._refusals[verb] = from_wire(code, message)
+
+    def allow(self, verb: str) -> None:
+        self._refusals.pop(verb, None)
+
+    # Life
+
+    async def start(self) -> None:
+        app = web.Application(middlewares=[self._misbehave])
+        one = "/v1/workspaces/{ref}"
+        app.add_routes(
+            [
+                web.get("/v1/health", self._health),
+                web.post("/v1/workspaces", self._launch),
+                web.get("/v1/workspaces", self._list),
+                web.get(one, self._get),
+                web.delete(one, self._remove),
+                web.post(one + "/fork", self._fork),
+                web.get(one + "/logs", self._logs),
+                web.get("/v1/events", self._events),
+                web.get("/v1/images", self._images),
+                web.post("/v1/images/{name}/build", self._build),
+            ]
+        )
+        self._runner = web.AppRunner(app, shutdown_timeout=0.2, handler_cancellation=True)
+        await self._runner.setup()
+        await web.UnixSite(self._runner, str(self.socket)).start()
+
+    async def stop(self) -> None:
+        for queue in self._watchers:
+            queue.put_nowait(None)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+        self.socket.unlink(missing_ok=True)
+
+    async def __aenter__(self) -> FakeEngine:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @web.middleware
+    async def _misbehave(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        if self.behaviour == "never":
+            await asyncio.sleep(3600)
+        if self.behaviour == "slow":
+            await asyncio.sleep(self.delay)
+        if self.behaviour == "bad" and not request.path.endswith("/events"):
+            return web.json_response({"surprise": ["<script>alert(1)</script>"]})
+        try:
+            return await handler(request)
+        except EngineError as error:
+            return web.json_response({"error": {"code": error.code, "message": error.message}}, status=error.http_status)
+
+    def _check(self, verb: str) -> None:
+        if verb in self._refusals:
+            raise self._refusals[verb]
+
+    # State
+
+    def add(self, **values: Any) -> dict[str, Any]:
+        """A workspace as if it had been launched before."""
+        identity = f"ws-{next(self._numbers)}"
+        workspace = {
+            "id": identity, "name": f"webtop-xfce-{identity[3:]}", "kind": "source", "state": "ready", "phase": "", "parent": None,
+            "batch": None, "index": None, "generation": 0, "image": "webtop-xfce", "desktop": True,
+            "ports": {"3000": next(self._hosts)}, "network": "open",
+            "created": time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime()), "memory_limit": 4 << 30, "error": None, **values,
+        }  # fmt: skip
+        self.workspaces[identity] = workspace
+        self.changed(workspace)
+        return workspace
+
+    def changed(self, workspace: dict[str, Any], **values: Any) -> None:
+        workspace.update(values)
+        self.publish("workspace", workspace["id"], dict(workspace))
+
+    def publish(self, kind: str, workspace: str | None, data: Any) -> None:
+        self._sequence += 1
+        event = {"seq": self._sequence, "time": time.time(), "type": kind, "workspace": workspace, "data": data}
+        for queue in self._watchers:
+            queue.put_nowait(event)
+
+    def background(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _find(self, request: web.Request) -> dict[str, Any]:
+        ref = request.match_info["ref"]
+        for workspace in self.workspaces.values():
+            if ref in (workspace["id"], workspace["name"]):
+                return workspace
+        raise NotFound(f"no workspace {ref}; `tclone ls` lists them")
+
+    # Verbs
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.json_response({"ok": True, "version": "fake"})
+
+    async def _list(self, _: web.Request) -> web.Response:
+        return web.json_response(list(self.workspaces.values()))
+
+    async def _get(self, request: web.Request) -> web.Response:
+        return web.json_response(self._find(request))
+
+    async def _launch(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.calls.append(("launch", body))
+        self._check("launch")
+        image = next((item for item in self.images if item["name"] == body["image"]), None)
+        if image is None:
+            raise NotFound(f"no image {body['image']}; `tclone image ls` lists them")
+        if any(item["name"] == body.get("name") for item in self.workspaces.values()):
+            raise Conflict(f"the name {body['name']} is taken; choose another or remove that workspace")
+        ports = {str(port["container"]): next(self._hosts) for port in body.get("ports", [])}
+        made = self.add(image=image["name"], desktop=image["desktop"] is not None, state="starting", ports=ports)
+        self.changed(made, name=body.get("name") or f"{image['name']}-{made['id'][3:]}")
+        self.background(self._become_ready(made))
+        return web.json_response(made, status=201)
+
+    async def _become_ready(self, workspace: dict[str, Any]) -> None:
+        started = time.monotonic()
+        for phase in LAUNCH_PHASES if workspace["desktop"] else LAUNCH_PHASES[:4]:
+            elapsed = round((time.monotonic() - started) * 1000, 1)
+            data = {"operation": "launch", "phase": phase, "elapsed_ms": elapsed, "detail": ""}
+            self.publish("progress", workspace["id"], data)
+            await asyncio.sleep(self.step)
+        if self.launch_fails:
+            self.changed(workspace, state="failed", error=self.launch_fails)
+        else:
+            self.changed(workspace, state="ready")
+
+    async def _remove(self, request: web.Request) -> web.Response:
+        workspace = self._find(request)
+        self.calls.append(("remove", workspace["id"]))
+        self._check("remove")
+        self.changed(workspace, state="removing")
+        await asyncio.sleep(self.step)
+        self.workspaces.pop(workspace["id"], None)
+        self.publish("gone", workspace["id"], {"name": workspace["name"]})
+        return web.Response(status=204)
+
+    async def _fork(self, request: web.Request) -> web.Response:
+        source = self._find(request)
+        body = await request.json()
+        self.calls.append(("fork", body))
+        self._check("fork")
+        if source["state"] == "forking":
+            raise Conflict(f"{source['id']} is being forked; try again when that fork has ended")
+        if not 1 <= body["copies"] <= 8:
+            raise BadRequest(f"copies must be from 1 to 8, not {body['copies']}")
+        self.changed(source, state="forking")
+        for phase, elapsed in FORK_PHASES:
+            data = {"operation": "fork", "phase": phase, "elapsed_ms": elapsed, "detail": ""}
+            self.publish("progress", source["id"], data)
+            await asyncio.sleep(self.step)
+        base = body.get("name") or f"{source['name']}-clone"
+        branches = []
+        for index in range(body["copies"]):
+            ports = {port: next(self._hosts) for port in source["ports"]}
+            branch = self.add(
+                name=base if body["copies"] == 1 else f"{base}-{index}", kind="branch", parent=source["id"], batch="b-1", index=index,
+                generation=source["generation"] + 1, image=source["image"], desktop=source["desktop"], ports=ports,
+            )  # fmt: skip
+            branches.append({"id": branch["id"], "name": branch["name"], "ports": ports, "error": None})
+        self.changed(source, state="ready")
+        figures = dict(FORK_PHASES) | {"pause": 284.2, "usable": 347.5, "first_frame": 512.9}
+        result = {
+            "batch": "b-1", "source": source["id"], "mode": "copy", "processes": 31, "threads": 182, "bytes_copied": 712_000_000,
+            "ms": figures, "branches": branches,
+        }  # fmt: skip
+        self.publish("fork", source["id"], result)
+        return web.json_response(result, status=201)
+
+    async def _logs(self, request: web.Request) -> web.Response:
+        self._find(request)
+        return web.Response(text=self.log_text)
+
+    # Images
+
+    async def _images(self, _: web.Request) -> web.Response:
+        return web.json_response(self.images)
+
+    async def _build(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info["name"]
+        self.calls.append(("build", name))
+        self._check("build")
+        answer = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await answer.prepare(request)
+        started = time.monotonic()
+        for phase, detail in (("fetch", "212 packages"), ("unpack", "libgtk-3-0"), ("wheels", "selkies"), ("configure", ""), ("pack", "")):
+            line = {"phase": phase, "detail": detail, "elapsed_ms": round((time.monotonic() - started) * 1000, 1)}
+            await answer.write(json.dumps(line).encode() + b"\n")
+            await asyncio.sleep(self.step)
+        image = next(dict(item) for item in _IMAGES if item["name"] == name)
+        self.images.append(image)
+        await answer.write(json.dumps({"done": image}).encode() + b"\n")
+        return answer
+
+    # Events
+
+    async def _events(self, request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        if self.behaviour == "bad":
+            await socket.send_str('{"type": "snapshot", "seq": 1, "workspaces": [{"id": 7}]}')
+            await asyncio.sleep(3600)
+        queue: asyncio.Queue[Any] = asyncio.Queue()
+        self._watchers.add(queue)
+        try:
+            await socket.send_json({"type": "snapshot", "seq": self._sequence, "workspaces": list(self.workspaces.values())})
+            while (event := await queue.get()) is not None:
+                await socket.send_json(event)
+        except ConnectionError:
+            pass
+        finally:
+            self._watchers.discard(queue)
+            with contextlib.suppress(ConnectionError, RuntimeError):
+                await socket.close()
+        return socket
