@@ -17,6 +17,7 @@
 struct world;
 struct process;
 struct fd_kind;
+struct filter;
 
 /* An open file description: what dup and fork share. Each is made once in a branch, at descriptor number SLOT(description). */
 struct description {
@@ -68,6 +69,7 @@ struct thread {
     char name[16];
     struct credentials credentials;
     int seccomp_mode, seccomp_filters;
+    struct filter *filters;         /* parts/seccomp.c */
     struct attributes *attributes;  /* attributes.c: scheduling, affinity, pdeathsig, timer slack … */
     struct pending_signals *pending;
 };
