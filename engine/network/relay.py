@@ -61,12 +61,12 @@ class RelayEnd(asyncio.BufferedProtocol):
         self.transport: Any = None
         self.received = 0
         self._ended = False
+        self._lost = False
+        # Read before the other end had a transport; at most a read or two.
+        self._kept = b""
 
     def attach(self, transport: Any, early: bytes = b"") -> None:
-        """Take over a connected transport; `early` are bytes already read from it.
-
-        Both ends must be attached before bytes flow, so attach the side that was not reading first.
-        """
+        """Take over a connected transport; `early` are bytes already read from it."""
         transport.set_protocol(self)
         self.connection_made(transport)
         if early:
@@ -76,11 +76,23 @@ class RelayEnd(asyncio.BufferedProtocol):
         self.transport = transport
         transport.set_write_buffer_limits(high=HIGH_WATER, low=_LOW_WATER)
         if self.other.transport is None:
-            # Nowhere to put bytes yet.
+            # Nowhere to put bytes yet. uvloop starts reading after this call all the same: see `_pass_on`.
             transport.pause_reading()
-        else:
-            self.other._resume_reading()
-            self._resume_reading()
+            return
+        self._take_what_was_kept()
+        self.other._resume_reading()
+        self._resume_reading()
+
+    def _take_what_was_kept(self) -> None:
+        """Send what the other end read, or that it ended, before this end had a transport."""
+        other = self.other
+        if other._kept:
+            self.transport.write(other._kept)
+            other._kept = b""
+        if other._lost:
+            self.transport.close()
+        elif other._ended:
+            other._pass_end()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return _read_buffer()
@@ -92,22 +104,27 @@ class RelayEnd(asyncio.BufferedProtocol):
     def _pass_on(self, data: bytes) -> None:
         self.received += len(data)
         target = self.other.transport
-        if target is not None and not target.is_closing():
+        if target is None:
+            self._kept += data
+            self.transport.pause_reading()
+        elif not target.is_closing():
             target.write(data)
 
     def eof_received(self) -> bool:
         self._ended = True
+        return self._pass_end()
+
+    def _pass_end(self) -> bool:
+        """End the other side's writing; whether this side's transport should stay open for what still comes back."""
         target = self.other.transport
-        if target is None or target.is_closing():
+        if target is None:
+            return bool(self.transport.can_write_eof())
+        if target.is_closing():
             return False
-        if self.other._ended:
-            # Both directions have ended: close() sends what is still queued first.
-            target.close()
-            return False
-        if target.can_write_eof() and self.transport.can_write_eof():
+        if not self.other._ended and target.can_write_eof() and self.transport.can_write_eof():
             target.write_eof()
             return True
-        # TLS has no half close.
+        # Both directions have ended, or one side is TLS, which has no half close. close() sends what is queued first.
         target.close()
         return False
 
@@ -124,6 +141,7 @@ class RelayEnd(asyncio.BufferedProtocol):
             self.transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._lost = True
         target = self.other.transport
         if target is not None and not target.is_closing():
             if error is None:
