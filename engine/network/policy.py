@@ -18,6 +18,7 @@ from typing import Literal
 from pyroute2 import IPRoute
 
 from engine.errors import BadRequest
+from engine.network.settings import ADDRESS, PREFIX_LENGTH
 
 log = logging.getLogger(__name__)
 
@@ -25,11 +26,12 @@ Network = IPv4Network | IPv6Network
 
 # Never reachable from a workspace, whatever its level: the host itself and what trusts the host by its place in the network.
 ALWAYS_DENIED: tuple[tuple[Network, str], ...] = tuple(
-    (ip_network(text), why)
+    (ip_network(text, strict=False), why)
     for text, why in (
         ("0.0.0.0/8", "unspecified address"),
         ("127.0.0.0/8", "the host's loopback"),
         ("169.254.0.0/16", "link-local (cloud metadata)"),
+        (f"{ADDRESS}/{PREFIX_LENGTH}", "the workspaces' own network"),
         ("100.100.100.200/32", "cloud metadata"),
         ("168.63.129.16/32", "cloud control service"),
         ("192.0.0.192/32", "cloud metadata"),

@@ -20,8 +20,6 @@ _LOW_WATER = 32 * 1024
 _KEEPALIVE_IDLE = 30
 _KEEPALIVE_INTERVAL = 10
 _KEEPALIVE_PROBES = 3
-# A peer that acknowledges nothing for so long is gone (milliseconds). It also ends a half-open connection.
-_USER_TIMEOUT = 60_000
 # Closing with this linger drops unsent data and sends a reset.
 _RESET = struct.pack("ii", 1, 0)
 
@@ -35,14 +33,19 @@ def _read_buffer() -> memoryview:
     return buffer
 
 
-def tune(connection: socket.socket) -> None:
-    """No delay for small writes, and a dead peer is noticed. Not for sockets other than TCP."""
+def tune(connection: socket.socket, stalled: float | None = None) -> None:
+    """No delay for small writes, and a dead idle peer is noticed within a minute. Only for TCP sockets.
+
+    `stalled`: end the connection when the peer takes no data for so many seconds. Right for a viewer of a live stream, wrong
+    for a download, which its reader may pause for as long as it likes.
+    """
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_INTERVAL)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEPALIVE_PROBES)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT)
+    if stalled is not None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(stalled * 1000))
 
 
 def reset(connection: socket.socket) -> None:

@@ -297,6 +297,9 @@ def test_sockets_are_tuned() -> None:
         assert near.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert near.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert near.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+        assert near.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 0
+        tune(near, stalled=30)
+        assert near.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
 
 
 @pytest.mark.parametrize("module", ["engine.network.relay", "engine.network.fdclient"])
