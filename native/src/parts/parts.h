@@ -1,0 +1,90 @@
+/* The state of threads and processes that the files of parts/ own. */
+#ifndef TCLONE_PARTS_H
+#define TCLONE_PARTS_H
+
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <time.h>
+
+#include "../query.h"
+
+#define SIGNALS 64
+#define KERNEL_SIGSET_SIZE 8
+
+/* The kernel's struct for rt_sigaction; libc's differs. */
+struct kernel_sigaction {
+    uint64_t handler, flags, restorer, mask;
+};
+
+/* The kernel's struct for sched_setattr, first version. */
+struct scheduling {
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime, deadline, period;
+};
+
+struct filter {
+    struct filter *next;
+    uint32_t flags;
+    uint16_t length;            /* instructions */
+    uint64_t *instructions;     /* struct sock_filter, 8 bytes each */
+};
+
+#define AFFINITY_BYTES 128      /* 1024 CPUs */
+
+struct attributes {
+    struct scheduling scheduling;
+    unsigned char affinity[AFFINITY_BYTES];
+    size_t affinity_size;       /* 0 = as it is by default */
+    int io_priority;            /* 0 = none */
+    int64_t timer_slack;        /* ns; 0 = default */
+    int death_signal;           /* PR_SET_PDEATHSIG */
+    uint64_t personality;
+    struct filter *filters;     /* seccomp, oldest first, without those of the container runtime */
+};
+
+struct posix_timer {
+    int id;
+    int signal, notify;         /* SIGEV_* */
+    uint64_t value;             /* sigev_value */
+    int host_target;            /* the thread (SIGEV_THREAD_ID) it signals */
+    int clock;
+    struct itimerspec spec;     /* it_value: time left when captured */
+    struct timespec captured;
+};
+
+/* Process-wide state that no other file has. */
+struct process_state {
+    struct rlimit limits[RLIM_NLIMITS];
+    struct itimerval interval_timers[3];
+    uint64_t interval_timers_ns;    /* monotonic, when they were read */
+    struct posix_timer *timers;
+    int timer_count;
+    int dumpable, child_subreaper, thp_disabled, memory_merge;
+    int memory_deny_write_execute;
+    int oom_score_adjust;
+    siginfo_t *pending;         /* shared by all threads */
+    int pending_count;
+};
+
+/* Signals pending for one thread. */
+struct pending_signals {
+    siginfo_t *list;
+    int count;
+};
+
+/* Filters of a thread that must be installed before it gives up CAP_SYS_ADMIN (seccomp.c). */
+void seccomp_emit_privileged(struct batch *batch, const struct thread *thread);
+
+/* process->state, made when it is first needed. */
+struct process_state *process_state(struct process *process);
+
+extern const struct part part_name, part_alt_stack, part_signal_actions, part_limits, part_attributes, part_process, part_interval_timers,
+    part_posix_timers, part_pending_signals, part_credentials, part_after_credentials, part_seccomp;
+
+#endif

@@ -1,0 +1,244 @@
+/*
+ * Interval timers and POSIX timers of the process. A branch is ready some time after the capture; where the clock allows it a deadline is
+ * put back as an absolute one, so that it falls on the same instant on both sides.
+ */
+#include "parts.h"
+#include "../freeze.h"
+#include "../proc.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#ifndef PR_TIMER_CREATE_RESTORE_IDS
+#define PR_TIMER_CREATE_RESTORE_IDS 77
+#define PR_TIMER_CREATE_RESTORE_IDS_OFF 0
+#define PR_TIMER_CREATE_RESTORE_IDS_ON 1
+#define PR_TIMER_CREATE_RESTORE_IDS_GET 2
+#endif
+#define INTERVAL_TIMERS 3
+#define MICROSECONDS 1000000ll
+#define NANOSECONDS 1000000000ll
+#define PROC_LIMIT (1u << 20)
+#define MAX_TIMERS 1024
+#define MAX_ID_BY_COUNTING 4096
+
+/* ---- setitimer ---- */
+
+struct interval_memo {
+    uint64_t timers;
+};
+
+static int interval_ask(struct query *query, void **memo, struct error *err)
+{
+    (void)err;
+    if (!query_is_leader(query))
+        return 0;
+    struct interval_memo *mine = *memo = must_alloc(sizeof *mine);
+    mine->timers = query_reserve(query, INTERVAL_TIMERS * sizeof(struct itimerval));
+    for (int i = 0; i < INTERVAL_TIMERS; i++)
+        ASK(query, SYS_getitimer, (uint64_t)i, mine->timers + (uint64_t)i * sizeof(struct itimerval));
+    return 0;
+}
+
+static int interval_collect(struct query *query, void *memo, struct error *err)
+{
+    (void)err;
+    if (!memo)
+        return 0;
+    const struct interval_memo *mine = memo;
+    struct process_state *state = process_state(query_thread(query)->process);
+    memcpy(state->interval_timers, query_read(query, mine->timers), sizeof state->interval_timers);
+    state->interval_timers_ns = monotonic_ns();
+    return 0;
+}
+
+/* What is left of a time after the part of the fork that has passed; never 0, which would disarm the timer. */
+static struct timeval shortened(struct timeval left, uint64_t passed_ns)
+{
+    int64_t microseconds = left.tv_sec * MICROSECONDS + left.tv_usec - (int64_t)(passed_ns / 1000);
+    if (microseconds < 1)
+        microseconds = 1;
+    return (struct timeval){ microseconds / MICROSECONDS, microseconds % MICROSECONDS };
+}
+
+static int interval_emit(struct batch *batch, const struct thread *thread, struct error *err)
+{
+    (void)err;
+    const struct process *process = thread->process;
+    if (thread != &process->threads[0])
+        return 0;
+    const struct process_state *state = process->state;
+    for (int i = 0; i < INTERVAL_TIMERS; i++) {
+        struct itimerval timer = state->interval_timers[i];
+        if (!timer.it_value.tv_sec && !timer.it_value.tv_usec)
+            continue;
+        /* The other two count CPU time, which did not pass. */
+        if (i == ITIMER_REAL)
+            timer.it_value = shortened(timer.it_value, monotonic_ns() - state->interval_timers_ns);
+        EMIT(batch, "interval timer", SYS_setitimer, (uint64_t)i, plan_data(batch->plan, &timer, sizeof timer), 0);
+    }
+    return 0;
+}
+
+const struct part part_interval_timers = {
+    .name = "interval timers", .ask = interval_ask, .collect = interval_collect, .emit = interval_emit,
+};
+
+/* ---- timer_create ---- */
+
+struct posix_memo {
+    uint64_t specs;             /* struct itimerspec, one a timer */
+};
+
+/*
+ *     ID: 0
+ *     signal: 60/00007fff86e452a8
+ *     notify: signal/pid.2634
+ *     ClockID: 0
+ */
+static int parse_timers(const struct process *process, const char *text, struct process_state *state, struct error *err)
+{
+    for (const char *at = strstr(text, "ID: "); at && *at; at = strstr(at + 1, "\nID: ")) {
+        struct posix_timer timer = { 0 };
+        char kind[8], target[8];
+        unsigned long value;
+        if (sscanf(at, " ID: %d signal: %d/%lx notify: %7[a-z]/%7[a-z].%d ClockID: %d", &timer.id, &timer.signal, &value, kind, target,
+                   &timer.host_target, &timer.clock) != 7)
+            return fail(err, "internal", "%s: its list of timers is not understood", process_label(process));
+        if (state->timer_count == MAX_TIMERS)
+            return fail(err, "limit", "%s has more than %d timers", process_label(process), MAX_TIMERS);
+        timer.value = value;
+        timer.notify = strcmp(kind, "none") == 0 ? SIGEV_NONE : strcmp(kind, "thread") == 0 ? SIGEV_THREAD : SIGEV_SIGNAL;
+        if (strcmp(target, "tid") == 0)
+            timer.notify |= SIGEV_THREAD_ID;
+        state->timers = must_grow(state->timers, (size_t)(state->timer_count + 1) * sizeof timer);
+        state->timers[state->timer_count++] = timer;
+    }
+    return 0;
+}
+
+static int posix_ask(struct query *query, void **memo, struct error *err)
+{
+    if (!query_is_leader(query))
+        return 0;
+    struct process *process = query_thread(query)->process;
+    struct process_state *state = process_state(process);
+    AUTO_FREE char *text = proc_read(err, PROC_LIMIT, NULL, "/proc/%d/timers", process->pid);
+    if (!text)
+        return -1;
+    if (parse_timers(process, text, state, err) < 0)
+        return -1;
+    struct posix_memo *mine = *memo = must_alloc(sizeof *mine);
+    mine->specs = query_reserve(query, (size_t)state->timer_count * sizeof(struct itimerspec));
+    for (int i = 0; i < state->timer_count; i++)
+        ASK(query, SYS_timer_gettime, (uint64_t)state->timers[i].id, mine->specs + (uint64_t)i * sizeof(struct itimerspec));
+    return 0;
+}
+
+static int posix_collect(struct query *query, void *memo, struct error *err)
+{
+    (void)err;
+    if (!memo)
+        return 0;
+    const struct posix_memo *mine = memo;
+    struct process_state *state = process_state(query_thread(query)->process);
+    const struct itimerspec *specs = query_read(query, mine->specs);
+    for (int i = 0; i < state->timer_count; i++) {
+        state->timers[i].spec = specs[i];
+        if (state->timers[i].clock >= 0)
+            clock_gettime(state->timers[i].clock, &state->timers[i].captured);
+    }
+    return 0;
+}
+
+/* Since Linux 6.15 a process may ask for the ids that its next timers get. */
+static bool can_choose_ids(void)
+{
+    static int answer = -1;
+    if (answer < 0)
+        answer = prctl(PR_TIMER_CREATE_RESTORE_IDS, PR_TIMER_CREATE_RESTORE_IDS_GET, 0, 0, 0) >= 0;
+    return answer;
+}
+
+static int thread_of(const struct process *process, int host)
+{
+    for (int i = 0; i < process->thread_count; i++)
+        if (process->threads[i].tid == host)
+            return process->threads[i].ns_tid;
+    return 0;
+}
+
+static int emit_create(struct batch *batch, const struct process *process, const struct posix_timer *timer, int *next_id, struct error *err)
+{
+    struct plan *plan = batch->plan;
+    struct { uint64_t value; int32_t signal, notify, thread; int32_t pad[11]; } event = {
+        .value = timer->value, .signal = timer->signal, .notify = timer->notify,
+    };
+    _Static_assert(sizeof event == 64, "struct sigevent is 64 bytes");
+    if (timer->notify & SIGEV_THREAD_ID)
+        event.thread = thread_of(process, timer->host_target);
+    uint64_t event_address = plan_data(plan, &event, sizeof event);
+    uint64_t id = plan_data(plan, &timer->id, sizeof timer->id);
+    if (!can_choose_ids()) {
+        /* Ids count up: make and delete timers until it is the wanted one's turn. */
+        if (timer->id > MAX_ID_BY_COUNTING)
+            return fail(err, "unsupported", "%s has a timer with the id %d, which needs Linux 6.15 or newer", process_label(process), timer->id);
+        for (; *next_id < timer->id; ++*next_id) {
+            uint64_t skipped = plan_reserve(plan, sizeof(uint64_t));
+            EMIT(batch, "timer", SYS_timer_create, CLOCK_MONOTONIC, 0, skipped);
+            EMIT_FLAGS(batch, "timer", OP_LOAD32(0), SYS_timer_delete, skipped);
+        }
+        ++*next_id;
+    }
+    EMIT(batch, "timer", SYS_timer_create, (uint64_t)(int64_t)timer->clock, event_address, id);
+    EMIT_FLAGS(batch, "timer id", OP_LOAD32(0), OP_EXPECT, id, (uint64_t)timer->id);
+    return 0;
+}
+
+static void emit_arm(struct batch *batch, const struct posix_timer *timer)
+{
+    struct itimerspec spec = timer->spec;
+    if (!spec.it_value.tv_sec && !spec.it_value.tv_nsec)
+        return;
+    /* Not for the wall clock: a relative timer must not move when it is set, and an absolute one cannot be told from it. */
+    bool absolute = timer->clock == CLOCK_MONOTONIC || timer->clock == CLOCK_BOOTTIME;
+    if (absolute) {
+        spec.it_value.tv_sec += timer->captured.tv_sec;
+        spec.it_value.tv_nsec += timer->captured.tv_nsec;
+        if (spec.it_value.tv_nsec >= NANOSECONDS) {
+            spec.it_value.tv_nsec -= NANOSECONDS;
+            spec.it_value.tv_sec++;
+        }
+    }
+    EMIT(batch, "timer", SYS_timer_settime, (uint64_t)timer->id, absolute ? TIMER_ABSTIME : 0, plan_data(batch->plan, &spec, sizeof spec), 0);
+}
+
+static int by_id(const void *left, const void *right)
+{
+    return ((const struct posix_timer *)left)->id - ((const struct posix_timer *)right)->id;
+}
+
+static int posix_emit(struct batch *batch, const struct thread *thread, struct error *err)
+{
+    const struct process *process = thread->process;
+    struct process_state *state = process->state;
+    if (thread != &process->threads[0] || !state->timer_count)
+        return 0;
+    qsort(state->timers, (size_t)state->timer_count, sizeof *state->timers, by_id);
+    if (can_choose_ids())
+        EMIT(batch, "timer ids", SYS_prctl, PR_TIMER_CREATE_RESTORE_IDS, PR_TIMER_CREATE_RESTORE_IDS_ON);
+    int next_id = 0;
+    for (int i = 0; i < state->timer_count; i++) {
+        if (emit_create(batch, process, &state->timers[i], &next_id, err) < 0)
+            return -1;
+        emit_arm(batch, &state->timers[i]);
+    }
+    if (can_choose_ids())
+        EMIT(batch, "timer ids", SYS_prctl, PR_TIMER_CREATE_RESTORE_IDS, PR_TIMER_CREATE_RESTORE_IDS_OFF);
+    return 0;
+}
+
+const struct part part_posix_timers = { .name = "POSIX timers", .ask = posix_ask, .collect = posix_collect, .emit = posix_emit };
