@@ -135,18 +135,10 @@ class Desktops:
         if not path.startswith("/") or path.startswith("//") or viewer_api.decoded_path(path) is None:
             raise BadRequest("the form's path has to start with a single /")
         desk = await self._control.redeem(code, route.workspace)
-        response = web.Response(status=303, headers={"Location": path, "Cache-Control": "no-store"})
-        response.set_cookie(
-            DESK_COOKIE,
-            desk.cookie,
-            path="/",
-            secure=True,
-            httponly=True,
-            samesite="None",
-            max_age=max(1, int(desk.expires - time.time())),
-            partitioned=True,
-        )
-        return response
+        # Written out: http.cookies knows no Partitioned before Python 3.14.
+        seconds = max(1, int(desk.expires - time.time()))
+        cookie = f"{DESK_COOKIE}={desk.cookie}; Max-Age={seconds}; Path=/; Secure; HttpOnly; SameSite=None; Partitioned"
+        return web.Response(status=303, headers={"Location": path, "Set-Cookie": cookie, "Cache-Control": "no-store"})
 
     async def _form(self, request: web.BaseRequest) -> dict[str, str]:
         try:
