@@ -45,7 +45,6 @@ struct attributes {
     int64_t timer_slack;        /* ns; 0 = default */
     int death_signal;           /* PR_SET_PDEATHSIG */
     uint64_t personality;
-    struct filter *filters;     /* seccomp, oldest first, without those of the container runtime */
 };
 
 struct posix_timer {

@@ -58,7 +58,7 @@ static int read_filter(struct thread *thread, int index, long length, struct err
     struct metadata metadata = { .filter_offset = (uint64_t)index };
     if (ptrace(PTRACE_SECCOMP_GET_METADATA, thread->tid, sizeof metadata, &metadata) > 0)
         filter->flags = (uint32_t)metadata.flags;
-    struct filter **link = &thread->attributes->filters;
+    struct filter **link = &thread->filters;
     while (*link)
         link = &(*link)->next;
     *link = filter;
@@ -114,7 +114,7 @@ static uint64_t place_instructions(struct plan *plan, const struct filter *filte
 
 static void emit_filters(struct batch *batch, const struct thread *thread)
 {
-    for (const struct filter *filter = thread->attributes->filters; filter; filter = filter->next) {
+    for (const struct filter *filter = thread->filters; filter; filter = filter->next) {
         struct { uint64_t length, instructions; } program = { filter->length, place_instructions(batch->plan, filter) };
         EMIT(batch, "seccomp filter", SYS_seccomp, SECCOMP_SET_MODE_FILTER, filter->flags, plan_data(batch->plan, &program, sizeof program));
     }
