@@ -269,6 +269,10 @@ class Client:
         first, size = await asyncio.wait_for(self.reader.readexactly(2), 10)
         return first & 0x0F, await self.reader.readexactly(size)
 
+    async def frame_of_upstream(self) -> bytes:
+        """The echo of `frame(10, masked=True)`."""
+        return await asyncio.wait_for(self.reader.readexactly(16), 10)
+
     async def ended(self, seconds: float = 5.0) -> bool:
         """Whether the server closes the connection within `seconds` (what it still sends is dropped)."""
         try:
@@ -399,6 +403,10 @@ class World:
         client = Client(self, reader, writer)
         self._clients.append(client)
         return client
+
+    def forget_clients(self) -> None:
+        """Let go of clients that are closed, so that a long test's memory is the server's alone."""
+        self._clients.clear()
 
     def request(self, method: str, path: str, workspace: str = "ws-1", *extra: str, cookie: bool = True, body: bytes = b"") -> bytes:
         """A request's bytes, with the desk cookie unless told otherwise."""
