@@ -2,8 +2,10 @@
  * Injection into the source. Each process gets one scratch mapping (the interpreter, then a region a thread); each thread runs one batch in
  * it. All threads of all processes run at once, so the cost is one ptrace round trip a thread, spread over the cores.
  *
- * The batch ends in int3. A forced SIGTRAP that is blocked or ignored would have its action reset by the kernel, so SIGTRAP alone is left
- * unblocked, and a process that ignores SIGTRAP gets its action set again.
+ * livefork may be killed at any moment, and the kernel then lets every tracee run on from where it is. So nothing runs in the source that
+ * does not find back by itself: a batch ends in a sleep (OP_PARK), during which the tracer takes the thread, followed by a return to the
+ * interrupted program (OP_RESUME); the syscalls that map and unmap the scratch memory run from the cave (cave.S), which does the same.
+ * No trap is used either: a forced SIGTRAP that is blocked or ignored would have its action reset by the kernel.
  */
 #include "inject.h"
 #include "freeze.h"
@@ -11,15 +13,15 @@
 #include "query.h"
 
 #include <elf.h>
-#include <sched.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -27,12 +29,15 @@
 #include <unistd.h>
 
 #define PAGE 4096ul
+#define VDSO_SIZE (2 * PAGE)
 #define LEADER_DATA (96ul << 10)
 #define LEADER_OPS (64ul << 10)
 #define THREAD_DATA (12ul << 10)
 #define THREAD_OPS (12ul << 10)
 #define STOP_TIMEOUT_NS (10ull * 1000 * 1000 * 1000)
+#define PARK_SECONDS 5          /* a tracer that lives takes a parked thread within microseconds */
 #define MAX_PARTS 48
+#define ALL_SIGNALS (~0ull)
 
 struct query {
     struct thread *thread;
@@ -46,23 +51,7 @@ struct query {
     void *memo[MAX_PARTS];
 };
 
-/* ---- single steps ---- */
-
-static uint64_t syscall_offset;
-
-int find_vdso_syscall(struct error *err)
-{
-    const unsigned char *vdso = (const unsigned char *)getauxval(AT_SYSINFO_EHDR);
-    if (!vdso)
-        return fail(err, "internal", "this process has no vdso");
-    for (uint64_t i = 0; i < 2 * PAGE - 1; i++) {
-        if (vdso[i] == 0x0f && vdso[i + 1] == 0x05) {
-            syscall_offset = i;
-            return 0;
-        }
-    }
-    return fail(err, "internal", "found no syscall instruction in the vdso");
-}
+/* ---- registers ---- */
 
 int set_registers(pid_t tid, const struct user_regs_struct *regs, struct error *err)
 {
@@ -87,7 +76,51 @@ int set_signal_mask(pid_t tid, uint64_t mask, struct error *err)
     return 0;
 }
 
-static int wait_signal_stop(pid_t tid, int wanted, struct error *err)
+/*
+ * Where a thread goes on if nobody sets its registers again: an interrupted syscall is started once more, one with a restart block by
+ * restart_syscall (the block is still there: no syscall of a batch replaces it).
+ */
+static struct resume_frame resume_frame_of(const struct thread *thread)
+{
+    const struct user_regs_struct *regs = &thread->regs;
+    struct resume_frame frame = {
+        .signal_mask = thread->signal_mask, .r15 = regs->r15, .r14 = regs->r14, .r13 = regs->r13, .r12 = regs->r12, .rbp = regs->rbp,
+        .rbx = regs->rbx, .r11 = regs->r11, .r10 = regs->r10, .r9 = regs->r9, .r8 = regs->r8, .rax = regs->rax, .rcx = regs->rcx,
+        .rdx = regs->rdx, .rsi = regs->rsi, .rdi = regs->rdi, .rip = regs->rip, .cs = regs->cs, .flags = regs->eflags, .rsp = regs->rsp,
+        .ss = regs->ss,
+    };
+    long result = (long)regs->rax;
+    if ((long)regs->orig_rax >= 0 && (result == -512 || result == -513 || result == -514 || result == -516)) {
+        frame.rax = result == -516 ? SYS_restart_syscall : regs->orig_rax;
+        frame.rip -= 2;
+    }
+    return frame;
+}
+
+/* ---- single syscalls ---- */
+
+static uint64_t syscall_offset, cave_offset;
+
+int inject_prepare(struct error *err)
+{
+    const unsigned char *vdso = (const unsigned char *)getauxval(AT_SYSINFO_EHDR);
+    if (!vdso)
+        return fail(err, "internal", "this process has no vdso");
+    for (uint64_t i = 0; i < VDSO_SIZE - 1 && !syscall_offset; i++)
+        if (vdso[i] == 0x0f && vdso[i + 1] == 0x05)
+            syscall_offset = i;
+    if (!syscall_offset)
+        return fail(err, "internal", "found no syscall instruction in the vdso");
+    uint64_t used = VDSO_SIZE;
+    while (used && vdso[used - 1] == 0)
+        used--;
+    cave_offset = (used + 63) & ~63ull;
+    if (cave_offset + (uint64_t)(cave_end - cave_start) > VDSO_SIZE)
+        return fail(err, "internal", "the vdso of this kernel leaves no room at its end");
+    return 0;
+}
+
+static int wait_syscall_stop(pid_t tid, struct error *err)
 {
     uint64_t deadline = monotonic_ns() + STOP_TIMEOUT_NS;
     for (unsigned spins = 0;; spins++) {
@@ -95,12 +128,12 @@ static int wait_signal_stop(pid_t tid, int wanted, struct error *err)
         pid_t got = waitpid(tid, &status, __WALL | WNOHANG);
         if (got < 0 || (got > 0 && !WIFSTOPPED(status)))
             return fail(err, "gone", "thread %d ended while it was being copied", tid);
-        if (got > 0 && WSTOPSIG(status) == wanted)
+        if (got > 0 && WSTOPSIG(status) == (SIGTRAP | 0x80))
             return 0;
         if (got > 0)
-            return fail(err, "internal", "thread %d stopped with %#x while a batch ran in it", tid, status);
+            return fail(err, "internal", "thread %d stopped with %#x instead of at its syscall", tid, status);
         if (monotonic_ns() > deadline)
-            return fail(err, "internal", "a batch in thread %d did not end", tid);
+            return fail(err, "internal", "a syscall in thread %d did not end", tid);
         if (spins > 200)
             usleep(20);
         else
@@ -108,36 +141,65 @@ static int wait_signal_stop(pid_t tid, int wanted, struct error *err)
     }
 }
 
-static void prepare_syscall(struct user_regs_struct *regs, uint64_t vdso, long number, const uint64_t args[6])
-{
-    regs->orig_rax = (uint64_t)-1;      /* no syscall restart from here */
-    regs->rip = vdso + syscall_offset;
-    regs->rax = (uint64_t)number;
-    regs->rdi = args[0];
-    regs->rsi = args[1];
-    regs->rdx = args[2];
-    regs->r10 = args[3];
-    regs->r8 = args[4];
-    regs->r9 = args[5];
-}
-
-int inject_syscall(pid_t tid, const struct user_regs_struct *base, uint64_t vdso, long number, const uint64_t args[6], long *result,
-                   struct error *err)
+static int execute_at(pid_t tid, const struct user_regs_struct *base, uint64_t address, long number, const uint64_t args[6], long *result,
+                      struct error *err)
 {
     struct user_regs_struct regs = *base;
-    prepare_syscall(&regs, vdso, number, args);
+    regs.orig_rax = (uint64_t)-1;       /* no syscall restart from here */
+    regs.rip = address;
+    regs.rax = (uint64_t)number;
+    regs.rdi = args[0];
+    regs.rsi = args[1];
+    regs.rdx = args[2];
+    regs.r10 = args[3];
+    regs.r8 = args[4];
+    regs.r9 = args[5];
     if (set_registers(tid, &regs, err) < 0)
         return -1;
     for (int stop = 0; stop < 2; stop++) {      /* entry, exit */
         if (ptrace(PTRACE_SYSCALL, tid, 0, 0) < 0)
             return fail_errno(err, "cannot step thread %d", tid);
-        if (wait_signal_stop(tid, SIGTRAP | 0x80, err) < 0)
+        if (wait_syscall_stop(tid, err) < 0)
             return -1;
     }
     if (get_registers(tid, &regs, err) < 0)
         return -1;
     *result = (long)regs.rax;
     return 0;
+}
+
+int inject_syscall(pid_t tid, const struct user_regs_struct *base, uint64_t vdso, long number, const uint64_t args[6], long *result,
+                   struct error *err)
+{
+    return execute_at(tid, base, vdso + syscall_offset, number, args, result, err);
+}
+
+/* Write the cave into the leader's vdso: the kernel gives the process its own copy of that one page. */
+static int write_cave(const struct process *process, struct error *err)
+{
+    size_t size = (size_t)(cave_end - cave_start);
+    AUTO_FREE char *code = must_alloc(size);
+    struct resume_frame frame = resume_frame_of(&process->threads[0]);
+    memcpy(code, cave_start, size);
+    memcpy(code + (cave_frame - cave_start), &frame, sizeof frame);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/mem", process->pid);
+    AUTO_CLOSE int mem = open(path, O_RDWR | O_CLOEXEC);
+    if (mem < 0 || pwrite(mem, code, size, (off_t)(process->map->vdso + cave_offset)) != (ssize_t)size)
+        return fail_errno(err, "%s: cannot write to the end of its vdso", process_label(process));
+    return 0;
+}
+
+/* One syscall of the leader from the cave; registers and mask are put back whatever happens. */
+static int cave_syscall(struct process *process, long number, const uint64_t args[6], long *result, struct error *err)
+{
+    struct thread *leader = &process->threads[0];
+    int status = set_signal_mask(leader->tid, ALL_SIGNALS, err);
+    if (status == 0)
+        status = execute_at(leader->tid, &leader->regs, process->map->vdso + cave_offset, number, args, result, err);
+    status |= set_registers(leader->tid, &leader->regs, err);
+    status |= set_signal_mask(leader->tid, leader->signal_mask, err);
+    return status;
 }
 
 /* ---- building a query ---- */
@@ -168,15 +230,20 @@ uint64_t query_data(struct query *query, const void *data, size_t size)
     return address;
 }
 
-int query_op(struct query *query, struct op op)
+static int append(struct query *query, struct op op)
 {
-    if (query->op_count + 1 >= query->op_capacity) {
+    if (query->op_count == query->op_capacity) {
         fprintf(stderr, "tclone-livefork: a query has more than %d ops\n", query->op_capacity);
         _Exit(1);
     }
-    op.flags |= OP_MAY_FAIL;
     query->ops[query->op_count] = op;
     return query->op_count++;
+}
+
+int query_op(struct query *query, struct op op)
+{
+    op.flags |= OP_MAY_FAIL;
+    return append(query, op);
 }
 
 int64_t query_result(const struct query *query, int op_index)
@@ -190,64 +257,46 @@ struct scratch {
     struct process *process;
     uint64_t address;
     size_t size;
+    uint64_t parked;            /* uint32_t[thread_count]: behind the interpreter */
     struct query *queries;      /* one a thread */
 };
 
-static uint64_t process_vdso(const struct process *process)
+static size_t whole_pages(size_t size) { return (size + PAGE - 1) & ~(PAGE - 1); }
+
+static size_t head_size(const struct process *process)
 {
-    return process->map->vdso;
+    return PAGE + whole_pages((size_t)process->thread_count * sizeof(uint32_t));
 }
 
-static size_t leader_data(const struct process *process) { return LEADER_DATA; (void)process; }
 static size_t leader_ops(const struct process *process)
 {
-    size_t size = LEADER_OPS + (size_t)process->fd_count * sizeof(struct op);
-    return (size + PAGE - 1) & ~(PAGE - 1);
+    return whole_pages(LEADER_OPS + (size_t)process->fd_count * sizeof(struct op));
 }
 
 static int map_scratch(struct scratch *scratch, struct error *err)
 {
     struct process *process = scratch->process;
-    struct thread *leader = &process->threads[0];
-    scratch->size = PAGE + leader_data(process) + leader_ops(process) + (size_t)(process->thread_count - 1) * (THREAD_DATA + THREAD_OPS);
+    if (write_cave(process, err) < 0)
+        return -1;
+    scratch->size = head_size(process) + LEADER_DATA + leader_ops(process) + (size_t)(process->thread_count - 1) * (THREAD_DATA + THREAD_OPS);
     uint64_t args[6] = { 0, scratch->size, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, (uint64_t)-1, 0 };
     long result;
-    int status = inject_syscall(leader->tid, &leader->regs, process_vdso(process), SYS_mmap, args, &result, err);
-    if (set_registers(leader->tid, &leader->regs, err) < 0 || status < 0)
+    if (cave_syscall(process, SYS_mmap, args, &result, err) < 0)
         return -1;
     if (result < 0 && result > -4096) {
         errno = (int)-result;
         return fail_errno(err, "%s: cannot map %zu bytes of scratch memory in it", process_label(process), scratch->size);
     }
     scratch->address = (uint64_t)result;
+    scratch->parked = scratch->address + PAGE;
     return 0;
 }
 
-static int unmap_scratch(struct scratch *scratch, bool restore_trap, struct error *err)
+static int unmap_scratch(struct scratch *scratch, struct error *err)
 {
-    struct process *process = scratch->process;
-    struct thread *leader = &process->threads[0];
-    long result = 0;
-    int status = 0;
-    if (restore_trap) {
-        struct { uint64_t handler, flags, restorer, mask; } ignore = { 1, 0, 0, 0 };
-        struct iovec from = { &ignore, sizeof ignore }, to = { (void *)(scratch->address + PAGE), sizeof ignore };
-        process_vm_writev(process->pid, &from, 1, &to, 1, 0);
-        uint64_t args[6] = { SIGTRAP, scratch->address + PAGE, 0, 8 };
-        status |= inject_syscall(leader->tid, &leader->regs, process_vdso(process), SYS_rt_sigaction, args, &result, err);
-    }
     uint64_t args[6] = { scratch->address, scratch->size };
-    status |= inject_syscall(leader->tid, &leader->regs, process_vdso(process), SYS_munmap, args, &result, err);
-    status |= set_registers(leader->tid, &leader->regs, err);
-    return status;
-}
-
-static int ask_parts(struct query *query, struct error *err)
-{
-    for (int i = 0; parts[i]; i++)
-        if (parts[i]->ask && parts[i]->ask(query, &query->memo[i], err) < 0)
-            return -1;
-    return 0;
+    long result = 0;
+    return cave_syscall(scratch->process, SYS_munmap, args, &result, err);
 }
 
 static int write_to(struct process *process, uint64_t address, const void *data, size_t size, struct error *err)
@@ -266,74 +315,104 @@ static int read_from(struct process *process, uint64_t address, void *data, size
     return 0;
 }
 
-/* Lay out the regions, build each thread's batch and write it. */
+static int build_query(struct scratch *scratch, int index, uint64_t at, struct error *err)
+{
+    struct process *process = scratch->process;
+    struct query *query = &scratch->queries[index];
+    size_t ops_size = index ? THREAD_OPS : leader_ops(process);
+    query->thread = &process->threads[index];
+    query->leader = index == 0;
+    query->base = at;
+    query->data_size = index ? THREAD_DATA : LEADER_DATA;
+    query->data = must_alloc(query->data_size);
+    query->ops_base = at + query->data_size;
+    query->op_capacity = (int)(ops_size / sizeof(struct op));
+    query->ops = must_alloc(ops_size);
+    query_reserve(query, sizeof(struct op_fault));
+    for (int i = 0; parts[i]; i++)
+        if (parts[i]->ask && parts[i]->ask(query, &query->memo[i], err) < 0)
+            return -1;
+    struct resume_frame frame = resume_frame_of(query->thread);
+    struct timespec sleep = { PARK_SECONDS, 0 };
+    append(query, (struct op){ .number = OP_PARK,
+                               .arg = { scratch->parked + (uint64_t)index * sizeof(uint32_t), query_data(query, &sleep, sizeof sleep) } });
+    append(query, (struct op){ .number = OP_RESUME, .arg = { query_data(query, &frame, sizeof frame) } });
+    if (write_to(process, query->base, query->data, query->data_used, err) < 0)
+        return -1;
+    return write_to(process, query->ops_base, query->ops, (size_t)query->op_count * sizeof(struct op), err);
+}
+
 static int write_queries(struct scratch *scratch, struct error *err)
 {
     struct process *process = scratch->process;
+    scratch->queries = must_alloc((size_t)process->thread_count * sizeof *scratch->queries);
     if (write_to(process, scratch->address, interp_start, (size_t)(interp_end - interp_start), err) < 0)
         return -1;
-    scratch->queries = must_alloc((size_t)process->thread_count * sizeof *scratch->queries);
-    uint64_t at = scratch->address + PAGE;
+    uint64_t at = scratch->address + head_size(process);
     for (int i = 0; i < process->thread_count; i++) {
-        struct query *query = &scratch->queries[i];
-        size_t ops_size = i ? THREAD_OPS : leader_ops(process);
-        query->thread = &process->threads[i];
-        query->leader = i == 0;
-        query->base = at;
-        query->data_size = i ? THREAD_DATA : leader_data(process);
-        query->data = must_alloc(query->data_size);
-        query->ops_base = at + query->data_size;
-        query->op_capacity = (int)(ops_size / sizeof(struct op));
-        query->ops = must_alloc(ops_size);
-        at = query->ops_base + ops_size;
-        query_reserve(query, sizeof(struct op_fault));
-        if (ask_parts(query, err) < 0)
+        if (build_query(scratch, i, at, err) < 0)
             return -1;
-        query->ops[query->op_count] = (struct op){ .number = OP_STOP };
-        if (write_to(process, query->base, query->data, query->data_used, err) < 0)
-            return -1;
-        if (write_to(process, query->ops_base, query->ops, (size_t)(query->op_count + 1) * sizeof(struct op), err) < 0)
-            return -1;
+        at = scratch->queries[i].ops_base + (i ? THREAD_OPS : leader_ops(process));
     }
     return 0;
 }
 
-static int start_queries(struct scratch *scratch, struct error *err)
-{
-    for (int i = 0; i < scratch->process->thread_count; i++) {
-        struct query *query = &scratch->queries[i];
-        struct thread *thread = query->thread;
-        struct user_regs_struct regs = thread->regs;
-        regs.orig_rax = (uint64_t)-1;
-        regs.rip = scratch->address;
-        regs.rdi = query->ops_base;
-        regs.rsi = query->base;
-        if (set_registers(thread->tid, &regs, err) < 0)
-            return -1;
-        if (set_signal_mask(thread->tid, ~(1ull << (SIGTRAP - 1)), err) < 0)
-            return -1;
-        if (ptrace(PTRACE_CONT, thread->tid, 0, 0) < 0)
-            return fail_errno(err, "cannot run a batch in thread %d", thread->tid);
-    }
-    return 0;
-}
-
-static int finish_query(struct scratch *scratch, int index, struct error *err)
+static int start_query(struct scratch *scratch, int index, struct error *err)
 {
     struct query *query = &scratch->queries[index];
     struct thread *thread = query->thread;
-    int status = wait_signal_stop(thread->tid, SIGTRAP, err);
-    status |= set_registers(thread->tid, &thread->regs, err);
-    status |= set_signal_mask(thread->tid, thread->signal_mask, err);
-    if (status < 0)
+    struct user_regs_struct regs = thread->regs;
+    regs.orig_rax = (uint64_t)-1;
+    regs.rip = scratch->address;
+    regs.rdi = query->ops_base;
+    regs.rsi = query->base;
+    if (set_signal_mask(thread->tid, ALL_SIGNALS, err) < 0 || set_registers(thread->tid, &regs, err) < 0)
         return -1;
-    if (read_from(scratch->process, query->base, query->data, query->data_used, err) < 0)
-        return -1;
-    return read_from(scratch->process, query->ops_base, query->ops, (size_t)query->op_count * sizeof(struct op), err);
+    if (ptrace(PTRACE_CONT, thread->tid, 0, 0) < 0)
+        return fail_errno(err, "cannot run a batch in thread %d", thread->tid);
+    return 0;
 }
 
-static int collect_parts(struct query *query, struct error *err)
+static int await_parked(struct scratch *scratch, struct error *err)
 {
+    int count = scratch->process->thread_count;
+    AUTO_FREE uint32_t *parked = must_alloc((size_t)count * sizeof *parked);
+    uint64_t deadline = monotonic_ns() + STOP_TIMEOUT_NS / 4;
+    for (unsigned spins = 0;; spins++) {
+        if (read_from(scratch->process, scratch->parked, parked, (size_t)count * sizeof *parked, err) < 0)
+            return -1;
+        int done = 0;
+        for (int i = 0; i < count; i++)
+            done += parked[i] != 0;
+        if (done == count)
+            return 0;
+        if (monotonic_ns() > deadline)
+            return fail(err, "internal", "%s: the questions to it were not answered in time", process_label(scratch->process));
+        if (spins > 100)
+            usleep(20);
+        else
+            sched_yield();
+    }
+}
+
+/* Stop the thread again and give it back what it had. */
+static int take_back(struct thread *thread, struct error *err)
+{
+    bool job_control;
+    ptrace(PTRACE_INTERRUPT, thread->tid, 0, 0);
+    if (wait_for_stop(thread->tid, &job_control, monotonic_ns() + STOP_TIMEOUT_NS) < 0)
+        return fail(err, "gone", "thread %d ended while it was being copied", thread->tid);
+    int status = set_registers(thread->tid, &thread->regs, err);
+    return status | set_signal_mask(thread->tid, thread->signal_mask, err);
+}
+
+static int collect_query(struct scratch *scratch, int index, struct error *err)
+{
+    struct query *query = &scratch->queries[index];
+    if (read_from(scratch->process, query->base, query->data, query->data_used, err) < 0)
+        return -1;
+    if (read_from(scratch->process, query->ops_base, query->ops, (size_t)query->op_count * sizeof(struct op), err) < 0)
+        return -1;
     for (int i = 0; parts[i]; i++)
         if (parts[i]->collect && parts[i]->collect(query, query->memo[i], err) < 0)
             return -1;
@@ -352,26 +431,41 @@ static void free_queries(struct scratch *scratch)
     free(scratch->queries);
 }
 
-/* After a failure every thread still gets its registers and mask back, so each step runs for all that the one before was begun for. */
+/* Start all, wait for all, take all back. A thread that was started is taken back whatever failed. */
+static int run_queries(struct scratch *scratches, int count, struct error *err)
+{
+    int status = 0;
+    AUTO_FREE int *started = must_alloc((size_t)(count + 1) * sizeof *started);
+    for (int i = 0; i < count && status == 0; i++) {
+        while (started[i] < scratches[i].process->thread_count && status == 0) {
+            status = start_query(&scratches[i], started[i], err);
+            started[i] += status == 0;
+        }
+    }
+    for (int i = 0; i < count && status == 0; i++)
+        status = await_parked(&scratches[i], err);
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < started[i]; k++)
+            status |= take_back(&scratches[i].process->threads[k], err);
+    for (int i = 0; i < count && status == 0; i++)
+        for (int k = 0; k < scratches[i].process->thread_count && status == 0; k++)
+            status = collect_query(&scratches[i], k, err);
+    return status;
+}
+
 static int run_all(struct scratch *scratches, int count, struct error *err)
 {
-    int mapped = 0, started = 0, status = 0;
-    for (; mapped < count && status == 0; mapped++)
+    int mapped = 0, status = 0;
+    while (mapped < count && status == 0) {
         status = map_scratch(&scratches[mapped], err);
-    if (status < 0)
-        mapped--;
+        mapped += status == 0;
+    }
     for (int i = 0; i < mapped && status == 0; i++)
         status = write_queries(&scratches[i], err);
-    for (; started < mapped && status == 0; started++)
-        status = start_queries(&scratches[started], err);
-    for (int i = 0; i < started; i++)
-        for (int k = 0; k < scratches[i].process->thread_count; k++)
-            status |= finish_query(&scratches[i], k, err);
-    for (int i = 0; i < mapped && status == 0; i++)
-        for (int k = 0; k < scratches[i].process->thread_count && status == 0; k++)
-            status = collect_parts(&scratches[i].queries[k], err);
+    if (status == 0)
+        status = run_queries(scratches, mapped, err);
     for (int i = 0; i < mapped; i++)
-        status |= unmap_scratch(&scratches[i], scratches[i].process->ignores_trap, err);
+        status |= unmap_scratch(&scratches[i], err);
     for (int i = 0; i < mapped; i++)
         free_queries(&scratches[i]);
     return status < 0 ? -1 : 0;

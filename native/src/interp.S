@@ -73,6 +73,10 @@ interp_start:
     je .Lclone
     cmp eax, -5
     je .Lexpect
+    cmp eax, -6
+    je .Lpark
+    cmp eax, -7
+    je .Lresume
     mov rax, -38
     jmp .Lresult
 .Lstop:
@@ -111,5 +115,40 @@ interp_start:
     je .Ladvance
     mov rax, -84        /* EILSEQ */
     jmp .Lresult
+.Lpark:
+    mov dword ptr [rdi], 1
+    mov rdx, rsi        /* ppoll of nothing: unlike nanosleep it leaves the restart block of an interrupted syscall alone */
+    xor edi, edi
+    xor esi, esi
+    xor r10d, r10d
+    xor r8d, r8d
+    mov eax, 271
+    syscall
+    jmp .Ladvance
+.Lresume:
+    mov r12, rdi
+    mov edi, 2          /* SIG_SETMASK; what is pending is delivered here, on the program's own stack */
+    mov rsi, r12
+    xor edx, edx
+    mov r10d, 8
+    mov eax, 14         /* rt_sigprocmask */
+    syscall
+    lea rsp, [r12+8]
+    pop r15
+    pop r14
+    pop r13
+    pop r12
+    pop rbp
+    pop rbx
+    pop r11
+    pop r10
+    pop r9
+    pop r8
+    pop rax
+    pop rcx
+    pop rdx
+    pop rsi
+    pop rdi
+    iretq
 interp_end:
 .section .note.GNU-stack,"",@progbits

@@ -169,7 +169,7 @@ static int finish_branches(struct job *job, struct error *err)
 
 static int run_fork(struct job *job, struct error *err)
 {
-    if (open_source(&job->world, err) < 0 || find_vdso_syscall(err) < 0 || run_preflight(job, err) < 0)
+    if (open_source(&job->world, err) < 0 || inject_prepare(err) < 0 || run_preflight(job, err) < 0)
         return -1;
     control_phase(&job->control, "preflight", &job->times.preflight);
     if (freeze(&job->world, err) < 0)

@@ -27,11 +27,23 @@ _Static_assert(sizeof(struct op) == OP_SIZE, "interp.S knows this size");
 #define OP_LOAD32(i) (0x10000u << (i)) /* arg[i] is the address of a 32-bit value (for example of pipe2's array) */
 
 enum pseudo_op {
-    OP_STOP = -1,       /* end of the batch: int3 where a tracer waits, return in tclone-restore */
+    OP_STOP = -1,       /* end of the batch (a trap in the interpreter, which never gets there) */
     OP_WAIT = -2,       /* until *(uint32_t *)arg[0] >= arg[1] (futex) */
     OP_SIGNAL = -3,     /* atomically increment *(uint32_t *)arg[0] and wake its waiters */
     OP_CLONE = -4,      /* clone3(arg[0], arg[1]); the child goes on with the batch at the address on top of its stack */
     OP_EXPECT = -5,     /* arg[0] (usually loaded) must equal arg[1]; else the op fails with result -EILSEQ */
+    OP_PARK = -6,       /* *(uint32_t *)arg[0] = 1, then sleep for at most the timespec at arg[1]; a tracer takes the thread meanwhile */
+    OP_RESUME = -7,     /* become again what the struct resume_frame at arg[0] says */
+};
+
+/*
+ * A way back to the interrupted program that needs no tracer: if livefork is killed while its batches run in the source, each thread
+ * goes on where it was. The fields are in the order in which interp.S and cave.S pop them; the tail is what iretq takes.
+ */
+struct resume_frame {
+    uint64_t signal_mask;
+    uint64_t r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi;
+    uint64_t rip, cs, flags, rsp, ss;
 };
 
 /* Where a process or thread reports that an op failed. */
@@ -40,6 +52,9 @@ struct op_fault {
     uint32_t pad;
     uint64_t op;        /* arena address of the op that failed */
 };
+
+/* cave.S: one syscall with the registers as they are, then the resume_frame at cave_frame. */
+extern const char cave_start[], cave_frame[], cave_end[];
 
 extern const char interp_start[], interp_end[];   /* position independent: rdi = first op, rsi = struct op_fault */
 

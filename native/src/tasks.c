@@ -47,8 +47,6 @@ static int read_status(struct process *process, int *namespace_depth, struct err
     process->ns_session = last_number(proc_field(text, "NSsid"), &ignored);
     const char *mask = proc_field(text, "Umask");
     process->umask = mask ? (int)strtol(mask, NULL, 8) : 022;
-    const char *ignore = proc_field(text, "SigIgn");
-    process->ignores_trap = ignore && strtoull(ignore, NULL, 16) >> (SIGTRAP - 1) & 1;
     if (!process->parent)
         *namespace_depth = depth;
     else if (depth != *namespace_depth)

@@ -81,7 +81,6 @@ struct process {
     struct process *parent;     /* NULL for pid 1 */
     int ns_session, ns_group;
     bool zombie;
-    bool ignores_trap;          /* SIGTRAP is set to SIG_IGN */
     int exit_code;              /* wait status, for zombies */
     struct thread *threads;     /* [0] is the leader */
     int thread_count;
