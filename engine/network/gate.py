@@ -24,7 +24,7 @@ from engine.errors import Unavailable
 from engine.network.dns import Resolver
 from engine.network.firewall import GatePorts, ruleset
 from engine.network.namespace import NetworkNamespace
-from engine.network.policy import Destination, Policy
+from engine.network.policy import Destination, Level, Policy
 from engine.network.relay import relay_sockets, reset
 from engine.network.settings import NetworkSettings
 
@@ -69,7 +69,9 @@ class Counters:
 
 
 @dataclass(frozen=True)
-class _Listeners:
+class Listeners:
+    """The gate's sockets in a namespace."""
+
     tcp: socket.socket
     dns_udp: socket.socket
     dns_tcp: socket.socket
@@ -114,7 +116,8 @@ def _bind(namespace: NetworkNamespace, kind: int, taken: set[int]) -> socket.soc
         raise
 
 
-def _make_listeners(namespace: NetworkNamespace) -> _Listeners:
+def make_listeners(namespace: NetworkNamespace) -> Listeners:
+    """Raises Unavailable, NotFound, OSError."""
     made: list[socket.socket] = []
     taken: set[int] = set()
     try:
@@ -124,7 +127,7 @@ def _make_listeners(namespace: NetworkNamespace) -> _Listeners:
         for one in made:
             one.close()
         raise
-    return _Listeners(*made)
+    return Listeners(*made)
 
 
 def original_destination(client: socket.socket) -> tuple[str, int]:
@@ -155,7 +158,7 @@ class Gate:
         self._executor = executor
         self._host_socket = host_socket
         self._resolver = Resolver(self.workspace, policy, settings, host_socket)
-        self._listeners: _Listeners | None = None
+        self._listeners: Listeners | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._connections: dict[asyncio.Task[None], Destination | None] = {}
 
@@ -163,14 +166,21 @@ class Gate:
     def connections(self) -> int:
         return len(self._connections)
 
-    async def start(self) -> None:
-        """Make the listeners and let the rules lead to them. Raises Unavailable, Internal, OSError."""
-        loop = asyncio.get_running_loop()
-        self._listeners = await loop.run_in_executor(self._executor, _make_listeners, self._namespace)
+    async def start(self, listeners: Listeners | None = None) -> None:
+        """Make the listeners and let the rules lead to them. Raises Unavailable, Internal, OSError.
+
+        Given `listeners` become the gate's; the rules of level `open` must lead to them already.
+        """
+        ready = listeners is not None and self._policy.level(self.workspace) is Level.OPEN
+        if listeners is None:
+            loop = asyncio.get_running_loop()
+            listeners = await loop.run_in_executor(self._executor, make_listeners, self._namespace)
+        self._listeners = listeners
         try:
             await self._resolver.start(self._listeners.dns_udp, self._listeners.dns_tcp)
             self._accepting = asyncio.create_task(self._accept(self._listeners.tcp), name=f"gate {self.workspace}")
-            await self.refresh()
+            if not ready:
+                await self.refresh()
         except BaseException:
             await self.stop()
             raise

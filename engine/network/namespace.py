@@ -26,7 +26,7 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from engine import syscalls
-from engine.errors import BadRequest, Conflict, EngineError, Internal, LimitReached, NotFound, Unavailable
+from engine.errors import BadRequest, Conflict, Internal, LimitReached, NotFound, Unavailable
 from engine.network.settings import ADDRESS, GATEWAY, HARDWARE_ADDRESS, INTERFACE, PREFIX_LENGTH
 
 _MS_BIND = 0x1000
@@ -117,11 +117,11 @@ def _apply_rules(ruleset: str) -> None:
         raise Internal(f"nft refused the rules: {done.stderr.strip()[:500]}")
 
 
-def _bind_thread_namespace(path: Path) -> None:
-    """Keep the calling thread's network namespace at `path`."""
+def _bind(source: str, path: Path) -> None:
+    """Keep the network namespace at `source` (a file of /proc) by a mount at `path`."""
     path.touch(mode=0o600)
     try:
-        syscalls.mount(_THREAD_NAMESPACE, str(path), None, _MS_BIND)
+        syscalls.mount(source, str(path), None, _MS_BIND)
     except OSError:
         path.unlink(missing_ok=True)
         raise
@@ -158,7 +158,7 @@ def open_holder(directory: Path) -> int:
         syscalls.unshare(syscalls.CLONE_NEWNET)
         _write_sysctls(_CLOSED)
         _apply_rules(_HOLDER_RULES)
-        _bind_thread_namespace(path)
+        _bind(_THREAD_NAMESPACE, path)
     return _open_bound(path)
 
 
@@ -181,22 +181,40 @@ def listed(directory: Path) -> list[str]:
 
 @dataclass
 class NetworkNamespace:
-    """One workspace's namespace: `path` is its bind mount, `fd` an open descriptor of it (-1 once closed)."""
+    """One workspace's namespace: `path` is its bind mount (None before `keep`), `fd` an open descriptor of it (-1 once closed)."""
 
     workspace_id: str
-    path: Path
+    path: Path | None
     fd: int
     # Threads use `fd`; a number that is closed meanwhile could already belong to something else.
     _in_use: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @classmethod
-    def create(cls, directory: Path, workspace_id: str, holder: int) -> "NetworkNamespace":
-        """Make a namespace with its links up. The mount comes last: what exists is complete but for its rules (`apply`).
+    def make(cls, holder: int) -> "NetworkNamespace":
+        """A namespace with its links up, without a name yet: it ends when its descriptor is closed.
 
-        Without rules it is no less closed: its packets end in the holder.
-
-        Raises Conflict when one of that id exists, LimitReached when the host allows no more namespaces, Internal.
+        It has no rules either, and is no less closed for it: its packets end in the holder. Raises LimitReached when the host
+        allows no more namespaces, Internal.
         """
+        try:
+            with _returning():
+                syscalls.unshare(syscalls.CLONE_NEWNET)
+                fd = os.open(_THREAD_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    _write_sysctls(_WORKSPACE_SYSCTLS)
+                    _make_links(holder)
+                except BaseException:
+                    os.close(fd)
+                    raise
+            return cls("(spare)", None, fd)
+        except (OSError, NetlinkError) as error:
+            number = error.code if isinstance(error, NetlinkError) else error.errno
+            if number in (errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                raise LimitReached(f"no network namespace can be made: {error}; remove a workspace") from error
+            raise Internal(f"cannot make a network namespace: {error}") from error
+
+    def keep(self, directory: Path, workspace_id: str) -> None:
+        """Give the namespace its name, from which on it outlives the engine. Raises Conflict when one of that name exists, OSError."""
         path = directory / check_id(workspace_id)
         try:
             os.close(_open_bound(path))
@@ -204,20 +222,8 @@ class NetworkNamespace:
             path.unlink(missing_ok=True)
         else:
             raise Conflict(f"{workspace_id} has a network namespace already; remove the workspace first")
-        try:
-            with _returning():
-                syscalls.unshare(syscalls.CLONE_NEWNET)
-                _write_sysctls(_WORKSPACE_SYSCTLS)
-                _make_links(holder)
-                _bind_thread_namespace(path)
-            return cls(workspace_id, path, _open_bound(path))
-        except EngineError:
-            raise
-        except (OSError, NetlinkError) as error:
-            number = error.code if isinstance(error, NetlinkError) else error.errno
-            if number in (errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-                raise LimitReached(f"no network namespace for {workspace_id}: {error}; remove a workspace") from error
-            raise Internal(f"cannot make the network namespace of {workspace_id}: {error}") from error
+        _bind(self.reference, path)
+        self.workspace_id, self.path = workspace_id, path
 
     @classmethod
     def open(cls, directory: Path, workspace_id: str) -> "NetworkNamespace":
@@ -262,7 +268,8 @@ class NetworkNamespace:
     def delete(self) -> None:
         """Remove the mount; the kernel frees the namespace with the last process or socket in it."""
         self.close()
-        _unbind(self.path)
+        if self.path is not None:
+            _unbind(self.path)
 
 
 def _make_links(holder: int) -> None:

@@ -20,6 +20,8 @@ HARDWARE_ADDRESS = "02:0a:4d:00:00:02"
 class NetworkSettings:
     """Settings of one engine's network. Times are seconds, sizes bytes."""
 
+    # Namespaces made ahead; with the containers that the engine keeps ready, enough for a fork of eight.
+    spares: int = 6
     # Below the usual ephemeral range (32768-60999), so that outgoing connections of the host never hold one of these.
     port_first: int = 20000
     port_last: int = 32767

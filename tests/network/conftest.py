@@ -22,7 +22,7 @@ import pytest
 from engine import syscalls
 from engine.config import Config
 from engine.network import Network, NetworkSettings
-from engine.network.namespace import _bind_thread_namespace, _returning, _unbind
+from engine.network.namespace import _THREAD_NAMESPACE, _bind, _returning, _unbind
 from tests.leaks import LeakCounter
 
 # Of the range set aside for benchmarks: nobody's address.
@@ -93,7 +93,7 @@ def outside(tmp_path: Path) -> Iterator[Outside]:
             syscalls.unshare(syscalls.CLONE_NEWNET)
             subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
             subprocess.run(["ip", "address", "add", f"{OUTSIDE}/32", "dev", "lo"], check=True)
-            _bind_thread_namespace(path)
+            _bind(_THREAD_NAMESPACE, path)
 
     thread = threading.Thread(target=make)
     thread.start()
@@ -107,7 +107,7 @@ def outside(tmp_path: Path) -> Iterator[Outside]:
 @pytest.fixture
 async def network(leaks: LeakCounter, config: Config, outside: Outside) -> AsyncIterator[Network]:
     """Egress leads to `outside`, whose address is exempt from the rule on the host's own addresses."""
-    settings = NetworkSettings(egress_namespace=outside.path, exempt=(_EXEMPT,), resolvers=(("127.0.0.1", 5353),), dns_timeout=3.0)
+    settings = NetworkSettings(egress_namespace=outside.path, exempt=(_EXEMPT,), resolvers=(("127.0.0.1", 5353),), dns_timeout=3.0, spares=0)
     made = Network(config, settings)
     await made.open()
     yield made

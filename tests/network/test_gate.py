@@ -271,6 +271,7 @@ async def small(leaks: LeakCounter, config: Config, outside: Outside) -> AsyncIt
         exempt=(ip_network("198.18.0.0/15"),),
         connections_per_workspace=8,
         connections_total=10,
+        spares=0,
     )
     made = Network(config, settings)
     await made.open()
