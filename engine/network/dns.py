@@ -37,7 +37,6 @@ _MOST_TCP = 16
 _TCP_IDLE = 10.0
 # One resolver may be silent this long before the next is asked (seconds).
 _TRY_NEXT_AFTER = 2.0
-_MOST_QUEUED = 256 * 1024
 
 
 class Malformed(ValueError):
@@ -140,6 +139,7 @@ class Resolver(asyncio.DatagramProtocol):
         self._host_socket = host_socket
         self._resolvers = HostResolvers(settings.resolvers)
         self._transport: asyncio.DatagramTransport | None = None
+        self._full = False
         self._server: asyncio.Server | None = None
         self._queries: set[asyncio.Task[None]] = set()
         self._clients: set[asyncio.Task[None]] = set()
@@ -234,12 +234,18 @@ class Resolver(asyncio.DatagramProtocol):
         self._send(await self.answer(query, stream=False), address)
 
     def _send(self, answer: bytes, address: tuple[str, int]) -> None:
-        transport = self._transport
-        if transport is not None and transport.get_write_buffer_size() < _MOST_QUEUED:
-            transport.sendto(answer, address)
+        if self._transport is not None and not self._full:
+            self._transport.sendto(answer, address)
 
-    def error_received(self, error: OSError) -> None:
-        log.debug("resolver of %s: %s", self.workspace, error)
+    def pause_writing(self) -> None:
+        """The queue of answers is full (64 KiB): drop them, as a network would."""
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+
+    def error_received(self, exc: Exception) -> None:
+        log.debug("resolver of %s: %s", self.workspace, exc)
 
     # TCP side of the workspace
 

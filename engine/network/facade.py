@@ -97,7 +97,10 @@ class Network:
             raise
 
     async def create(self, workspace_id: str, policy: str = "open", ports: Sequence[PortRequest] = ()) -> NetworkHandle:
-        """Make namespace, gate and published ports of a new workspace; all or nothing. Raises Conflict, LimitReached, BadRequest."""
+        """Make namespace, gate and published ports of a new workspace; all or nothing.
+
+        Raises Conflict, LimitReached, BadRequest.
+        """
         level = Level.parse(policy)
         namespaces.check_id(workspace_id)
         async with self._exclusive(workspace_id):
@@ -184,7 +187,7 @@ class Network:
                 entry.gate_works = True
 
     async def connect(self, workspace_id: str, port: int) -> socket.socket:
-        """A connected, non-blocking TCP socket to a server inside the workspace. Raises NotFound, ConnectError (refused, timeout)."""
+        """A connected, non-blocking TCP socket to a server inside. Raises NotFound, ConnectError (refused, timeout)."""
         check_port(port, "the port")
         namespace = self._entry(workspace_id).namespace
         seconds = self._settings.connect_timeout
@@ -199,7 +202,7 @@ class Network:
         raise ConnectError(f"nothing listens on port {port} of {workspace_id}", "refused")
 
     def listener(self, workspace_id: str, port: int) -> socket.socket:
-        """The listening host socket of container port `port`; owned by the network, do not close. Raises NotFound, Unavailable."""
+        """The listening host socket of container port `port`; the network's own. Raises NotFound, Unavailable."""
         return self._ports.listener(workspace_id, port)
 
     def ports(self, workspace_id: str) -> dict[int, int]:
@@ -247,7 +250,9 @@ class Network:
 
     async def _create_namespace(self, workspace_id: str, level: Level) -> None:
         """A spare, or a new namespace when none is ready, becomes the workspace's; all or nothing."""
-        spare = self._pool.take() or await self._make(make_spare, self._holder, undo=Spare.close)
+        spare = self._pool.take()
+        if spare is None:
+            spare = await self._make(make_spare, self._holder, undo=Spare.close)
         try:
             # Quick enough for the loop: one bind mount, about 0.1 ms.
             spare.namespace.keep(self._directory, workspace_id)

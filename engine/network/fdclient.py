@@ -80,7 +80,9 @@ class FdClient:
                 if not answered.cancel():
                     _discard(answered)
                 if isinstance(error, TimeoutError):
-                    raise Unavailable(f"no answer from the engine within {_ANSWER_TIMEOUT:.0f} s for port {port} of {workspace}") from None
+                    raise Unavailable(
+                        f"no answer from the engine within {_ANSWER_TIMEOUT:.0f} s for port {port} of {workspace}"
+                    ) from None
                 if isinstance(error, OSError):
                     raise Unavailable(f"the engine is gone: {error}") from error
                 raise
@@ -143,8 +145,10 @@ class FdClient:
 
 def _discard(answered: _Answered) -> None:
     """Close the descriptor of an answer that nobody will take."""
-    if answered.exception() is None and answered.result()[1] is not None:
-        os.close(answered.result()[1])
+    if answered.exception() is None:
+        _, descriptor = answered.result()
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 async def _receive(connection: socket.socket) -> tuple[dict[str, Any], int | None] | None:

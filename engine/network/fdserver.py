@@ -10,6 +10,7 @@ import array
 import asyncio
 import contextlib
 import errno
+import functools
 import json
 import logging
 import os
@@ -139,10 +140,13 @@ class FdServer:
                 continue
             task = asyncio.create_task(self._serve(_Client(client, self)))
             self._clients.add(task)
-            task.add_done_callback(self._clients.discard)
-            task.add_done_callback(lambda _, held=client: held.close())
+            task.add_done_callback(functools.partial(self._client_gone, client))
 
-    async def _serve(self, client: "_Client") -> None:
+    def _client_gone(self, client: socket.socket, task: asyncio.Task[None]) -> None:
+        self._clients.discard(task)
+        client.close()
+
+    async def _serve(self, client: _Client) -> None:
         try:
             await client.run()
         except OSError as error:

@@ -181,7 +181,7 @@ def listed(directory: Path) -> list[str]:
 
 @dataclass
 class NetworkNamespace:
-    """One workspace's namespace: `path` is its bind mount (None before `keep`), `fd` an open descriptor of it (-1 once closed)."""
+    """One workspace's namespace: `path` is its bind mount (None before `keep`), `fd` its descriptor (-1 once closed)."""
 
     workspace_id: str
     path: Path | None
@@ -190,7 +190,7 @@ class NetworkNamespace:
     _in_use: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @classmethod
-    def make(cls, holder: int) -> "NetworkNamespace":
+    def make(cls, holder: int) -> NetworkNamespace:
         """A namespace with its links up, without a name yet: it ends when its descriptor is closed.
 
         It has no rules either, and is no less closed for it: its packets end in the holder. Raises LimitReached when the host
@@ -214,7 +214,7 @@ class NetworkNamespace:
             raise Internal(f"cannot make a network namespace: {error}") from error
 
     def keep(self, directory: Path, workspace_id: str) -> None:
-        """Give the namespace its name, from which on it outlives the engine. Raises Conflict when one of that name exists, OSError."""
+        """Give the namespace its name, from which on it outlives the engine. Raises Conflict (the name is taken), OSError."""
         path = directory / check_id(workspace_id)
         try:
             os.close(_open_bound(path))
@@ -226,7 +226,7 @@ class NetworkNamespace:
         self.workspace_id, self.path = workspace_id, path
 
     @classmethod
-    def open(cls, directory: Path, workspace_id: str) -> "NetworkNamespace":
+    def open(cls, directory: Path, workspace_id: str) -> NetworkNamespace:
         """Find the namespace that an earlier engine made. Raises NotFound."""
         path = directory / check_id(workspace_id)
         try:

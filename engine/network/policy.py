@@ -60,7 +60,7 @@ class Level(StrEnum):
     NONE = "none"
 
     @classmethod
-    def parse(cls, text: str) -> "Level":
+    def parse(cls, text: str) -> Level:
         """Raises BadRequest naming the levels there are."""
         try:
             return cls(text)

@@ -114,7 +114,10 @@ class PortTable:
             log.warning("cannot read %s, starting without it: %s", self._record, error)
 
     def allocate(self, workspace: str, requests: Sequence[PortRequest]) -> dict[int, int]:
-        """Bind a host port for each request, all or none; container port to host port. Raises BadRequest, Conflict, LimitReached."""
+        """Bind a host port for each request, all or none; container port to host port.
+
+        Raises BadRequest, Conflict, LimitReached.
+        """
         self._check(workspace, requests)
         made: dict[int, PublishedPort] = {}
         try:

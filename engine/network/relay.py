@@ -58,7 +58,7 @@ def reset(connection: socket.socket) -> None:
 class RelayEnd(asyncio.BufferedProtocol):
     """One side of a `Relay`: what it reads goes to its `other`."""
 
-    def __init__(self, relay: "Relay") -> None:
+    def __init__(self, relay: Relay) -> None:
         self.relay = relay
         self.other: RelayEnd = self
         self.transport: Any = None

@@ -1,4 +1,4 @@
-"""Fixtures: a `Network` with its own run directory, an "outside" namespace that egress leads to, and programs run inside a workspace.
+"""Fixtures: a `Network` with its own run directory, an "outside" namespace for its egress, programs run inside a workspace.
 
 Nothing here leaves the machine: the outside is a namespace with two addresses on its own loopback.
 """
@@ -107,7 +107,9 @@ def outside(tmp_path: Path) -> Iterator[Outside]:
 @pytest.fixture
 async def network(leaks: LeakCounter, config: Config, outside: Outside) -> AsyncIterator[Network]:
     """Egress leads to `outside`, whose address is exempt from the rule on the host's own addresses."""
-    settings = NetworkSettings(egress_namespace=outside.path, exempt=(_EXEMPT,), resolvers=(("127.0.0.1", 5353),), dns_timeout=3.0, spares=0)
+    settings = NetworkSettings(
+        egress_namespace=outside.path, exempt=(_EXEMPT,), resolvers=(("127.0.0.1", 5353),), dns_timeout=3.0, spares=0
+    )
     made = Network(config, settings)
     await made.open()
     yield made

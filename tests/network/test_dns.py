@@ -30,7 +30,7 @@ def answer_to(query: bytes, address: str = "203.0.113.9") -> bytes:
 
 
 class FakeResolver(asyncio.DatagramProtocol):
-    """Behaves by the name asked for: `never.*` is silent, `forged.*` gets an answer to another question first, else an address."""
+    """By the name asked for: silent for `never.*`, first an answer to another question for `forged.*`, else an address."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -97,7 +97,9 @@ async def test_whichever_server_is_asked_the_hosts_resolver_answers(
     assert resolver.asked == ["www.example.test"]
 
 
-async def test_the_c_library_resolves(network: Network, resolver: FakeResolver, inside: Callable[[str], Inside], tmp_path: Path) -> None:
+async def test_the_c_library_resolves(
+    network: Network, resolver: FakeResolver, inside: Callable[[str], Inside], tmp_path: Path
+) -> None:
     conf = tmp_path / "resolv.conf"
     conf.write_text("nameserver 10.77.0.1\n")
     await network.create("ws-1")
@@ -124,7 +126,9 @@ async def test_a_closed_network_answers_refused_and_asks_nobody(
     assert resolver.asked == []
 
 
-async def test_the_id_outside_is_not_the_one_inside(network: Network, resolver: FakeResolver, inside: Callable[[str], Inside]) -> None:
+async def test_the_id_outside_is_not_the_one_inside(
+    network: Network, resolver: FakeResolver, inside: Callable[[str], Inside]
+) -> None:
     await network.create("ws-1")
     for _ in range(8):
         assert (await ask(inside("ws-1"), question("a.test", 7)))[:2] == b"\0\7"
@@ -188,7 +192,16 @@ async def test_rubbish_is_answered_or_dropped_and_serving_goes_on(
 ) -> None:
     await network.create("ws-1")
     loop = asyncio.get_running_loop()
-    rubbish = [b"", b"\0", b"x" * 11, bytes(12), b"\xff" * 512, question("a.test")[:-3], bytes(9000), question("a.test")[:12] + b"\x3f" * 300]
+    rubbish = [
+        b"",
+        b"\0",
+        b"x" * 11,
+        bytes(12),
+        b"\xff" * 512,
+        question("a.test")[:-3],
+        bytes(9000),
+        question("a.test")[:12] + b"\x3f" * 300,
+    ]
     with inside("ws-1").socket(kind=socket.SOCK_DGRAM) as client:
         client.connect(("10.77.0.1", 53))
         for packet in rubbish:
@@ -255,5 +268,7 @@ def conf(tmp_path: Path) -> Iterator[Path]:
 
 def test_resolv_conf_is_read(conf: Path) -> None:
     assert read_resolv_conf(conf) == []
-    conf.write_text("# x\nsearch a\nnameserver 192.0.2.1\nnameserver  fe80::1%eth0\nnameserver\nnameserver bad\nnameserver ::1\nnameserver 9.9.9.9\n")
+    conf.write_text(
+        "# x\nsearch a\nnameserver 192.0.2.1\nnameserver  fe80::1%eth0\nnameserver\nnameserver bad\nnameserver ::1\nnameserver 9.9.9.9\n"
+    )
     assert read_resolv_conf(conf) == [("192.0.2.1", 53), ("fe80::1%eth0", 53), ("::1", 53)]

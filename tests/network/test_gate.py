@@ -13,6 +13,7 @@ import pytest
 
 from engine.config import Config
 from engine.network import Network, NetworkSettings
+from engine.network.relay import reset
 from tests.leaks import LeakCounter
 from tests.network.conftest import OUTSIDE, Inside, Outside
 
@@ -121,7 +122,15 @@ async def test_the_host_and_its_neighbours_of_trust_are_never_reached(
     server = await asyncio.start_server(watch, sock=own)
     outside_listener = outside.listen(port, "0.0.0.0")
     try:
-        targets = ["169.254.169.254", "0.0.0.0", "224.0.0.251", "255.255.255.255", "100.100.100.200", "168.63.129.16", *own_addresses]
+        targets = [
+            "169.254.169.254",
+            "0.0.0.0",
+            "224.0.0.251",
+            "255.255.255.255",
+            "100.100.100.200",
+            "168.63.129.16",
+            *own_addresses,
+        ]
         for target in targets:
             printed = await inside("ws-1").python(
                 "import socket\n"
@@ -129,7 +138,13 @@ async def test_the_host_and_its_neighbours_of_trust_are_never_reached(
                 f"    s = socket.create_connection(('{target}', {port}), 5); s.sendall(b'x'); print(s.recv(10))\n"
                 "except OSError as error: print(type(error).__name__)"
             )
-            assert printed in ("ConnectionResetError", "BrokenPipeError", "ConnectionRefusedError", "PermissionError", "OSError"), target
+            assert printed in (
+                "ConnectionResetError",
+                "BrokenPipeError",
+                "ConnectionRefusedError",
+                "PermissionError",
+                "OSError",
+            ), target
         await asyncio.sleep(0.1)
         assert reached == []
         with pytest.raises(BlockingIOError):
@@ -215,10 +230,7 @@ async def test_a_slow_reader_stops_the_sender(network: Network, outside: Outside
                     sent += len(chunk)
             except TimeoutError:
                 pass
-            held = [
-                end.transport.get_write_buffer_size()
-                for end in _relay_ends(network, "ws-1")
-            ]
+            held = [end.transport.get_write_buffer_size() for end in _relay_ends(network, "ws-1")]
             assert sum(held) <= 256 * 1024 and max(held) > 0
             assert sent < 16 * 1024 * 1024
 
@@ -281,7 +293,9 @@ async def small(leaks: LeakCounter, config: Config, outside: Outside) -> AsyncIt
     await made.close()
 
 
-async def test_connections_beyond_the_limit_are_refused(small: Network, outside: Outside, inside: Callable[[str], Inside]) -> None:
+async def test_connections_beyond_the_limit_are_refused(
+    small: Network, outside: Outside, inside: Callable[[str], Inside]
+) -> None:
     async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"h")
         await reader.read()
@@ -318,7 +332,64 @@ async def test_connections_beyond_the_limit_are_refused(small: Network, outside:
                 client.close()
 
 
-async def test_a_removed_workspace_leaves_no_connection(network: Network, outside: Outside, inside: Callable[[str], Inside]) -> None:
+async def test_many_short_connections_leave_nothing(network: Network, outside: Outside, inside: Callable[[str], Inside]) -> None:
+    """Closed properly, reset, or dropped without a word, before and after data came."""
+
+    async def brief(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"brief" * 1000)
+        await reader.read(1)
+
+    await network.create("ws-1")
+    gate = network._entries["ws-1"].gate
+    loop = asyncio.get_running_loop()
+    before = len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
+
+    async def one(number: int) -> None:
+        client = inside("ws-1").socket()
+        await loop.sock_connect(client, (OUTSIDE, 80))
+        if number % 3 == 0:
+            await loop.sock_recv(client, 100)
+        if number % 2 == 0:
+            reset(client)
+        client.close()
+
+    async with outside.serve(80, brief):
+        for start in range(0, 600, 50):
+            await asyncio.gather(*(one(number) for number in range(start, start + 50)))
+        await _until(lambda: gate.connections == 0)
+    assert gate.counters.accepted == 600
+    await _until(lambda: len(os.listdir("/proc/self/fd")) <= before[0] and len(asyncio.all_tasks()) <= before[1])
+
+
+async def test_a_workspace_is_removed_while_a_connection_is_being_made(
+    network: Network, outside: Outside, inside: Callable[[str], Inside]
+) -> None:
+    """The outside does not answer: its queue of connections is full."""
+    await network.create("ws-1")
+    loop = asyncio.get_running_loop()
+    before = len(os.listdir("/proc/self/fd"))
+    with outside.listen(80) as listener:
+        listener.listen(0)
+        fillers = [outside.socket() for _ in range(3)]
+        for filler in fillers:
+            filler.connect_ex((OUTSIDE, 80))
+        client = inside("ws-1").socket()
+        await loop.sock_connect(client, (OUTSIDE, 80))
+        await asyncio.sleep(0.2)
+        assert network._entries["ws-1"].gate.connections == 1
+        started = time.monotonic()
+        await network.destroy("ws-1")
+        assert time.monotonic() - started < 1
+        with pytest.raises(ConnectionResetError):
+            await loop.sock_recv(client, 1)
+        for one in (client, *fillers):
+            one.close()
+    assert len(os.listdir("/proc/self/fd")) < before
+
+
+async def test_a_removed_workspace_leaves_no_connection(
+    network: Network, outside: Outside, inside: Callable[[str], Inside]
+) -> None:
     held, closed = asyncio.Event(), asyncio.Event()
 
     async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

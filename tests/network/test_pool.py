@@ -66,9 +66,7 @@ async def test_more_than_there_are_spares(pooled: Network) -> None:
     assert len(set(references)) == 6
 
 
-async def test_failures_to_make_spares_do_no_harm(
-    leaks: LeakCounter, config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failures_to_make_spares_do_no_harm(leaks: LeakCounter, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
 
     def fails(holder: int) -> pool.Spare:

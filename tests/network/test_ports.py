@@ -84,7 +84,14 @@ def test_a_requested_port_and_who_has_it(table: PortTable) -> None:
 
 
 def test_bad_requests_are_named(table: PortTable) -> None:
-    for request in (PortRequest(0), PortRequest(65536), PortRequest(-1), PortRequest(80, 0), PortRequest(80, 70000), PortRequest(True)):
+    for request in (
+        PortRequest(0),
+        PortRequest(65536),
+        PortRequest(-1),
+        PortRequest(80, 0),
+        PortRequest(80, 70000),
+        PortRequest(True),
+    ):
         with pytest.raises(BadRequest, match="from 1 to 65535"):
             table.allocate("ws-1", [request])
     with pytest.raises(BadRequest, match="named twice"):
