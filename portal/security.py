@@ -57,7 +57,8 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     headers["Content-Security-Policy"] = content_security_policy(request.headers.get(hdrs.HOST, ""))
     headers["X-Content-Type-Options"] = "nosniff"
     headers["X-Frame-Options"] = "DENY"
-    headers["Referrer-Policy"] = "no-referrer"
+    # Not no-referrer: with it a browser posts the ticket form with `Origin: null`, and the desktop's host checks that origin.
+    headers["Referrer-Policy"] = "strict-origin"
     headers["Cross-Origin-Opener-Policy"] = "same-origin"
     headers["Cross-Origin-Resource-Policy"] = "same-origin"
     headers["Permissions-Policy"] = _PERMISSIONS

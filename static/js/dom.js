@@ -45,8 +45,9 @@ export function icon(name) {
 export function button(label, { iconName, iconOnly = false, kind = "", on, title } = {}) {
   const element = h("button", { type: "button", className: `button ${kind} ${iconOnly ? "icon-only" : ""}`.trim(), title: title ?? (iconOnly ? label : "") });
   if (iconName) element.append(icon(iconName));
-  if (iconOnly) element.setAttribute("aria-label", label);
-  else element.append(h("span", { textContent: label }));
+  // Narrow tiles hide the text of some buttons; they must not lose their name.
+  element.setAttribute("aria-label", label);
+  if (!iconOnly) element.append(h("span", { textContent: label }));
   if (on) element.addEventListener("click", on);
   return element;
 }

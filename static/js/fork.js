@@ -5,8 +5,8 @@ import { Dialog, field, nameProblem, segmented, submitButton } from "./dialog.js
 import { button, h } from "./dom.js";
 import { duration, plural } from "./format.js";
 import { Phases } from "./phases.js";
-import { toast } from "./shell.js";
 import { store } from "./store.js";
+import { toast } from "./toast.js";
 
 const MOST_COPIES = 8;
 const FIGURES = [["pause", "source paused"], ["usable", "usable after"], ["first_frame", "first picture after"]];

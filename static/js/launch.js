@@ -5,8 +5,8 @@ import { Dialog, field, nameProblem, submitButton } from "./dialog.js";
 import { button, h } from "./dom.js";
 import { duration, size } from "./format.js";
 import { Phases } from "./phases.js";
-import { toast } from "./shell.js";
 import { store } from "./store.js";
+import { toast } from "./toast.js";
 
 const GIB = 1024 ** 3;
 const MEMORY = [["", "Default (4 GiB)"], [2 * GIB, "2 GiB"], [4 * GIB, "4 GiB"], [8 * GIB, "8 GiB"], [16 * GIB, "16 GiB"]];

@@ -1,29 +1,12 @@
-// What every page has around its content: connection state, banner, toasts, launch and log-out buttons.
+// What every page has around its content: connection state, banner, launch and log-out buttons.
 
 import { logout, toLogin } from "./api.js";
-import { button, h, icon, setText } from "./dom.js";
+import { h, icon, setText } from "./dom.js";
 import { openLaunch } from "./launch.js";
 import { store } from "./store.js";
+import { toast } from "./toast.js";
 
-const TOAST_MS = 14_000;
 const CONNECTION_LABELS = { connecting: "Connecting", live: "Live", reconnecting: "Reconnecting…" };
-
-/** A message in the corner; `action` is `{label, href}`. It stays longer while it has the focus or the pointer. */
-export function toast(title, detail = "", { kind = "", action = null } = {}) {
-  const element = h("div", { className: `toast ${kind}` }, icon(kind === "error" ? "alert" : "check"), h("div", { className: "toast-text" }, h("strong", { textContent: title }), detail ? h("p", { textContent: detail }) : null));
-  if (action) element.append(h("a", { className: "button", href: action.href, textContent: action.label }));
-  const remove = () => element.remove();
-  element.append(button("Dismiss", { iconName: "close", iconOnly: true, kind: "quiet", on: remove }));
-  let timer = setTimeout(remove, TOAST_MS);
-  for (const type of ["pointerenter", "focusin"]) element.addEventListener(type, () => clearTimeout(timer));
-  for (const type of ["pointerleave", "focusout"]) {
-    element.addEventListener(type, () => {
-      clearTimeout(timer);
-      timer = setTimeout(remove, TOAST_MS / 2);
-    });
-  }
-  document.getElementById("toasts").append(element);
-}
 
 function renderConnection() {
   const element = document.getElementById("connection");

@@ -1,0 +1,177 @@
+"""Fixtures, first what a test usually wants:
+
+`engine`   a fake engine that behaves (tests/portal/fake_engine.py says how it can be made not to)
+`portal`   the control process's two sockets, served in this process, with a client for each: `.client()`, `.private()`, `.login()`
+`front`    TLS and hosts before it, as the stream process does, for a browser
+`browser`  Chromium
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pwd
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from playwright.async_api import Browser, async_playwright
+
+from engine.config import REPO, Config
+from portal.app import Control, Options
+from portal.control import serving
+from portal.node import Patience
+from portal.places import Places
+from portal.setup import prepare
+from tests.portal.fake_engine import FakeEngine
+from tests.portal.front import Front
+
+HOST = "localhost:8443"
+ORIGIN = f"https://{HOST}"
+CHROMIUM = "/usr/bin/chromium"
+
+
+@pytest.fixture
+def config() -> Iterator[Config]:
+    """Own directories below /tmp: the path of a Unix socket must be short."""
+    top = Path(tempfile.mkdtemp(prefix="tclone-portal-"))
+    base = Config.from_environment()
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    made = replace(base, data=top / "data", run=top / "run", images=REPO / "images", portal_user=user)
+    made.run.mkdir()
+    yield made
+    shutil.rmtree(top)
+
+
+@pytest.fixture
+async def engine(config: Config) -> AsyncIterator[FakeEngine]:
+    async with FakeEngine(config.socket) as fake:
+        yield fake
+
+
+class Client:
+    """A browser without a page: keeps cookies and the session key, sends what a page of the portal would send."""
+
+    def __init__(self, socket: Path, host: str = HOST) -> None:
+        self.host = host
+        self.cookies: dict[str, str] = {}
+        self.key = ""
+        self.address = "192.0.2.7"
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.UnixConnector(str(socket)), cookie_jar=aiohttp.DummyCookieJar()
+        )
+
+    def headers(self, **changes: str | None) -> dict[str, str]:
+        values: dict[str, str | None] = {
+            "Host": self.host,
+            "Origin": f"https://{self.host}",
+            "Sec-Fetch-Site": "same-origin",
+            "X-Forwarded-For": self.address,
+            "X-TClone-Key": self.key,
+            "Cookie": "; ".join(f"{name}={value}" for name, value in self.cookies.items()),
+        }
+        values.update(changes)
+        return {name: value for name, value in values.items() if value}
+
+    async def request(
+        self, method: str, path: str, body: object = None, headers: dict[str, str | None] | None = None, **options: Any
+    ) -> aiohttp.ClientResponse:
+        """One request, its body read. `headers`: changes to the usual ones, None leaves one out."""
+        if body is not None:
+            options["json"] = body
+        sent = self.headers(**(headers or {}))
+        async with self._session.request(
+            method, f"http://control{path}", headers=sent, allow_redirects=False, **options
+        ) as answer:
+            await answer.read()
+            for name, morsel in answer.cookies.items():
+                self.cookies[name] = morsel.value
+            return answer
+
+    async def login(self, password: str) -> aiohttp.ClientResponse:
+        answer = await self.request("POST", "/api/login", {"user": "admin", "password": password})
+        if answer.status == 200:
+            self.key = (await answer.json())["key"]
+        return answer
+
+    @contextlib.asynccontextmanager
+    async def socket(self, path: str = "/ws", **changes: str | None) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        async with self._session.ws_connect(f"http://control{path}", headers=self.headers(**changes)) as socket:
+            yield socket
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+class Portal:
+    """A served portal. `password` is the first one."""
+
+    def __init__(self, config: Config, password: str, control: Control) -> None:
+        self.config = config
+        self.places = Places(config)
+        self.password = password
+        self.control = control
+        self._clients: list[Client] = []
+
+    def client(self, host: str = HOST) -> Client:
+        return self._keep(Client(self.places.control_socket, host))
+
+    def private(self) -> Client:
+        return self._keep(Client(self.places.private_socket))
+
+    async def login(self) -> Client:
+        """A client that is logged in."""
+        client = self.client()
+        answer = await client.login(self.password)
+        assert answer.status == 200
+        return client
+
+    def _keep(self, client: Client) -> Client:
+        self._clients.append(client)
+        return client
+
+    async def close(self) -> None:
+        for client in self._clients:
+            await client.close()
+
+
+@pytest.fixture
+def options() -> Options:
+    """Impatient, so that tests of a slow engine are quick."""
+    return Options(patience=Patience(read=1.0, work=3.0))
+
+
+@pytest.fixture
+async def portal(config: Config, options: Options, engine: FakeEngine) -> AsyncIterator[Portal]:
+    prepared = await asyncio.to_thread(prepare, config)
+    assert prepared.password is not None
+    async with serving(config, options) as control:
+        served = Portal(config, prepared.password, control)
+        async with asyncio.timeout(5):
+            while control.feed.engine != "up":
+                await asyncio.sleep(0.01)
+        yield served
+        await served.close()
+
+
+@pytest.fixture
+async def front(portal: Portal) -> AsyncIterator[Front]:
+    async with Front(portal.places) as made:
+        yield made
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    async with async_playwright() as playwright:
+        # No sandbox: the tests run as root, where Chromium refuses it. The pages under test are our own.
+        launched = await playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--force-color-profile=srgb"]
+        )
+        yield launched
+        await launched.close()
