@@ -11,6 +11,11 @@ from dataclasses import dataclass
 from engine.network.policy import Level
 from engine.network.settings import ADDRESS
 
+# What one workspace may ask of the gate; beyond it packets are dropped in the kernel, where that costs the engine nothing, and
+# clients repeat theirs after a second. A page full of pictures opens about 100 connections.
+_CONNECTIONS = "500/second burst 1000 packets"
+_QUERIES = "1000/second burst 1000 packets"
+
 _LOCAL = f"{{ 127.0.0.0/8, {ADDRESS} }}"
 
 
@@ -29,14 +34,19 @@ def ruleset(level: Level, ports: GatePorts | None) -> str:
     TCP is refused with a reset; anything else with ICMP, which a sender on the same host sees as EPERM.
     """
     redirects: list[str] = []
+    limits: list[str] = []
     if ports is not None:
         redirects += [
             f"meta nfproto ipv4 udp dport 53 redirect to :{ports.dns_udp}",
             f"meta nfproto ipv4 tcp dport 53 redirect to :{ports.dns_tcp}",
         ]
+        limits += [
+            f"ip daddr 127.0.0.1 tcp dport {{ {ports.tcp}, {ports.dns_tcp} }} tcp flags & (syn | ack) == syn "
+            f"limit rate over {_CONNECTIONS} drop",
+            f"ip daddr 127.0.0.1 udp dport {ports.dns_udp} limit rate over {_QUERIES} drop",
+        ]
         if level is not Level.NONE:
             redirects.append(f"meta nfproto ipv4 meta l4proto tcp redirect to :{ports.tcp}")
-    lines = "\n    ".join(redirects)
     return f"""
 table inet tclone
 delete table inet tclone
@@ -44,10 +54,11 @@ table inet tclone {{
   chain redirects {{
     type nat hook output priority -100; policy accept;
     ip daddr {_LOCAL} accept
-    {lines}
+    {_block(redirects)}
   }}
   chain departures {{
     type filter hook output priority 0; policy drop;
+    {_block(limits)}
     ip daddr {_LOCAL} accept
     ip6 daddr ::1 accept
     meta l4proto tcp reject with tcp reset
@@ -59,3 +70,7 @@ table inet tclone {{
   }}
 }}
 """
+
+
+def _block(rules: list[str]) -> str:
+    return "\n    ".join(rules)

@@ -361,6 +361,25 @@ async def test_many_short_connections_leave_nothing(network: Network, outside: O
     await _until(lambda: len(os.listdir("/proc/self/fd")) <= before[0] and len(asyncio.all_tasks()) <= before[1])
 
 
+async def test_a_storm_of_connections_is_held_back_by_the_kernel(
+    network: Network, outside: Outside, inside: Callable[[str], Inside]
+) -> None:
+    """The engine must stay free for others: it accepts 1000 at once, then 500 in a second."""
+    await network.create("ws-1")
+    started = time.monotonic()
+    printed = await inside("ws-1").python(
+        "import socket, time\n"
+        "end = time.monotonic() + 3; tried = 0\n"
+        "while time.monotonic() < end:\n"
+        f"    s = socket.socket(); s.setblocking(False); s.connect_ex(('{OUTSIDE}', 81)); s.close(); tried += 1\n"
+        "print(tried)"
+    )
+    seconds = time.monotonic() - started
+    accepted = network._entries["ws-1"].gate.counters.accepted
+    assert int(printed) > 6000
+    assert accepted < 1000 + 500 * seconds + 100
+
+
 async def test_a_workspace_is_removed_while_a_connection_is_being_made(
     network: Network, outside: Outside, inside: Callable[[str], Inside]
 ) -> None:

@@ -57,7 +57,7 @@ async def test_a_closed_workspace_from_a_spare_is_closed(pooled: Network, inside
     status, _ = await inside("ws-1").run("curl", "-sS", "-m", "3", "http://198.18.0.9/")
     assert status == 7
     _, rules = await inside("ws-1").run("nft", "list", "ruleset")
-    assert "61001" not in rules
+    assert "redirect to :61001" not in rules
 
 
 async def test_more_than_there_are_spares(pooled: Network) -> None:

@@ -166,3 +166,15 @@ async def test_after_a_restart_a_held_port_is_taken_as_soon_as_it_is_free(networ
         except Unavailable:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.05)
+
+
+async def test_ports_are_published_later_for_a_workspace_prepared_without(network: Network) -> None:
+    assert (await network.create("ws-1")).ports == {}
+    with pytest.raises(BadRequest):
+        await network.publish("ws-1", [PortRequest(0)])
+    published = await network.publish("ws-1", [PortRequest(3000)])
+    assert network.ports("ws-1") == published
+    with pytest.raises(Conflict, match="ws-1 has its published ports already"):
+        await network.publish("ws-1", [PortRequest(4000)])
+    with pytest.raises(NotFound, match="ws-9"):
+        await network.publish("ws-9", [PortRequest(3000)])
