@@ -375,7 +375,11 @@ def main() -> int:
     arguments = _parser().parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     own_mount_namespace()
-    return asyncio.run(_main(arguments))
+    try:
+        return asyncio.run(_main(arguments))
+    except (ForkError, HarnessError, programs.BuildError) as error:
+        print(error, file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":
