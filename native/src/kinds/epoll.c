@@ -1,0 +1,136 @@
+/*
+ * epoll sets. The kernel knows an entry by (file, number it was added under): the number may since have been closed or given to another file,
+ * so each target is put under its old number for the moment of EPOLL_CTL_ADD. An entry that is ready when the branch starts is reported once
+ * more even if it is edge-triggered and was reported in the source before: a lost wake-up would be worse than a spare one.
+ */
+#include "../descriptors.h"
+#include "../plan.h"
+#include "../proc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/kcmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define FDINFO_LIMIT (16u << 20)
+
+struct epoll_entry {
+    int number;
+    uint32_t events;
+    uint64_t data;
+    unsigned long inode;
+    struct description *target;
+};
+
+struct epoll_set {
+    struct epoll_entry *entries;
+    int count;
+};
+
+static bool match(const struct description *description)
+{
+    return strcmp(description->link, "anon_inode:[eventpoll]") == 0;
+}
+
+static int capture(struct world *world, struct description *description, struct error *err)
+{
+    struct epoll_set *data = description->data = must_alloc(sizeof *data);
+    AUTO_FREE char *text = proc_read(err, FDINFO_LIMIT, NULL, "/proc/self/fdinfo/%d", description->local);
+    if (!text)
+        return -1;
+    for (char *line = strstr(text, "tfd:"); line; line = strstr(line + 1, "tfd:")) {
+        struct epoll_entry entry = { 0 };
+        unsigned long long user;
+        long long position;
+        if (sscanf(line, "tfd: %d events: %x data: %llx pos:%lld ino:%lx", &entry.number, &entry.events, &user, &position, &entry.inode) != 5)
+            return fail(err, "internal", "%s: an entry of it cannot be read: %.60s", description_label(description), line);
+        entry.data = user;
+        data->entries = must_grow(data->entries, (size_t)(data->count + 1) * sizeof entry);
+        data->entries[data->count++] = entry;
+        if (entry.number >= world->slot_base)
+            world->slot_base = entry.number + 1;    /* it will be used as a number in the branch */
+    }
+    return 0;
+}
+
+/* Is `candidate` the file of the nth entry under this number? */
+static bool is_target(const struct description *epoll, const struct epoll_entry *entry, int nth, const struct description *candidate)
+{
+    if (candidate->st.st_ino != entry->inode)
+        return false;
+    struct kcmp_epoll_slot slot = { .efd = (uint32_t)epoll->local, .tfd = (uint32_t)entry->number, .toff = (uint32_t)nth };
+    return syscall(SYS_kcmp, getpid(), getpid(), KCMP_EPOLL_TFD, candidate->local, &slot) == 0;
+}
+
+static int by_number(const void *key, const void *entry)
+{
+    return *(const int *)key - ((const struct fd_entry *)entry)->fd;
+}
+
+static struct description *in_table(const struct process *process, int number)
+{
+    const struct fd_entry *found = process && process->fd_count
+        ? bsearch(&number, process->fds, (size_t)process->fd_count, sizeof *process->fds, by_number) : NULL;
+    return found ? found->description : NULL;
+}
+
+/* Nearly always the file is still under that number with the process that holds the set. */
+static struct description *find_target(const struct world *world, const struct description *epoll, const struct epoll_entry *entry, int nth)
+{
+    struct description *likely = in_table(epoll->holder, entry->number);
+    if (likely && is_target(epoll, entry, nth, likely))
+        return likely;
+    for (int i = 0; i < world->description_count; i++)
+        if (is_target(epoll, entry, nth, world->descriptions[i]))
+            return world->descriptions[i];
+    return NULL;
+}
+
+static int link_targets(struct world *world, struct error *err)
+{
+    for (int i = 0; i < world->description_count; i++) {
+        struct description *epoll = world->descriptions[i];
+        if (!match(epoll))
+            continue;
+        struct epoll_set *data = epoll->data;
+        int nth = 0;
+        for (int k = 0; k < data->count; k++) {
+            struct epoll_entry *entry = &data->entries[k];
+            nth = k && data->entries[k - 1].number == entry->number ? nth + 1 : 0;
+            entry->target = find_target(world, epoll, entry, nth);
+            if (!entry->target)
+                return fail(err, "unsupported", "%s watches a file under number %d that no process has open any more; it cannot be watched "
+                            "again in a branch", description_label(epoll), entry->number);
+        }
+    }
+    return 0;
+}
+
+static int emit(struct plan *plan, const struct description *description, enum stage stage, struct error *err)
+{
+    (void)err;
+    const struct epoll_set *data = description->data;
+    struct batch *batch = &plan->common[stage];
+    const char *what = description_label(description);
+    if (stage == STAGE_MAKE) {
+        EMIT(batch, what, SYS_epoll_create1, 0);
+        emit_to_slot(batch, description, what);
+    }
+    if (stage != STAGE_WATCH)
+        return 0;
+    for (int i = 0; i < data->count; i++) {
+        const struct epoll_entry *entry = &data->entries[i];
+        struct epoll_event event = { .events = entry->events, .data.u64 = entry->data };
+        EMIT(batch, what, SYS_dup3, SLOT(plan, entry->target), (uint64_t)entry->number, O_CLOEXEC);
+        EMIT(batch, what, SYS_epoll_ctl, SLOT(plan, description), EPOLL_CTL_ADD, (uint64_t)entry->number, plan_data(plan, &event, sizeof event));
+        EMIT(batch, what, SYS_close, (uint64_t)entry->number);
+    }
+    return 0;
+}
+
+const struct fd_kind kind_epoll = { .name = "epoll set", .match = match, .capture = capture, .link = link_targets, .emit = emit };

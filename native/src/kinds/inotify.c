@@ -1,0 +1,267 @@
+/*
+ * inotify. /proc names a watched inode by its file handle. On overlayfs that handle cannot be opened, but it wraps the handle of the real
+ * inode (struct ovl_fb in fs/overlayfs/overlayfs.h), which can be opened on the file system below; its path there ends in the path that the
+ * workspace sees. Events not read yet are dropped; whatever changes while the branch is made happens before its watches exist.
+ */
+#include "../descriptors.h"
+#include "../files.h"
+#include "../plan.h"
+#include "../proc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#define FDINFO_LIMIT (64u << 20)
+#define MAX_WATCH 100000
+#define OVERLAY_HANDLE 0xf8     /* OVL_FILEID_V1 */
+#define OVERLAY_MAGIC 0xfb
+#define OVERLAY_HEADER 24       /* 3 bytes of padding, version, magic, length, flags, type, uuid[16] */
+#define DRAIN_BYTES (64u << 10)
+
+struct handle {
+    int type;
+    unsigned size;
+    unsigned char bytes[MAX_HANDLE_SZ];
+};
+
+struct watch {
+    int number;
+    uint32_t mask;
+    uint64_t inode;
+    unsigned device;
+    char *path;                 /* NULL: removed, so that nothing can be watched again */
+};
+
+struct inotify_set {
+    struct watch *watches;
+    int count;
+};
+
+static bool match(const struct description *description)
+{
+    return strcmp(description->link, "anon_inode:inotify") == 0;
+}
+
+/* ---- from a handle to a path ---- */
+
+static int parse_hex(const char *text, unsigned char *bytes, unsigned limit)
+{
+    unsigned count = 0, value;
+    while (count < limit && sscanf(text + count * 2, "%2x", &value) == 1)
+        bytes[count++] = (unsigned char)value;
+    return (int)count;
+}
+
+static int parse_handle(const char *line, struct handle *handle)
+{
+    const char *text = strstr(line, "f_handle:");
+    if (!text || sscanf(strstr(line, "fhandle-bytes:"), "fhandle-bytes:%x fhandle-type:%x", &handle->size, (unsigned *)&handle->type) != 2)
+        return -1;
+    if (handle->size > sizeof handle->bytes)
+        return -1;
+    return parse_hex(text + strlen("f_handle:"), handle->bytes, handle->size) == (int)handle->size ? 0 : -1;
+}
+
+/* The handle of the real inode inside that of an overlay's. */
+static int unwrap(const struct handle *overlay, struct handle *real)
+{
+    const unsigned char *fb = overlay->bytes + 3;
+    if (overlay->type != OVERLAY_HANDLE || overlay->size < OVERLAY_HEADER || fb[1] != OVERLAY_MAGIC)
+        return -1;
+    unsigned length = fb[2];
+    if (length < OVERLAY_HEADER - 3 || length + 3 > overlay->size)
+        return -1;
+    real->type = fb[4];
+    real->size = length - (OVERLAY_HEADER - 3);
+    memcpy(real->bytes, overlay->bytes + OVERLAY_HEADER, real->size);
+    return 0;
+}
+
+static char *open_handle(int mount, const struct handle *handle)
+{
+    struct error ignored = { 0 };
+    union { struct file_handle head; char room[sizeof(struct file_handle) + MAX_HANDLE_SZ]; } wanted;
+    wanted.head.handle_bytes = handle->size;
+    wanted.head.handle_type = handle->type;
+    memcpy(wanted.head.f_handle, handle->bytes, handle->size);
+    AUTO_CLOSE int fd = open_by_handle_at(mount, &wanted.head, O_PATH | O_CLOEXEC);
+    return fd < 0 ? NULL : proc_link(&ignored, "/proc/self/fd/%d", fd);
+}
+
+/* The longest tail of a path below the pool that names this inode in the workspace. */
+static char *path_in_workspace(const struct world *world, const char *host_path, uint64_t inode)
+{
+    for (const char *tail = host_path; tail && *tail; tail = strchr(tail + 1, '/'))
+        if (files_path_is(world, tail, inode))
+            return must_copy_string(tail);
+    return files_path_is(world, "/", inode) ? must_copy_string("/") : NULL;
+}
+
+/* Descriptors of the host's mounts that layers can lie on. */
+static int *layer_mounts;
+static int layer_mount_count;
+
+static int find_layer_mounts(struct error *err)
+{
+    AUTO_FREE char *text = proc_read(err, 16 << 20, NULL, "/proc/self/mountinfo");
+    if (!text)
+        return -1;
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        char *separator = strstr(line, " - ");
+        char point[PATH_MAX];
+        if (!separator || sscanf(line, "%*d %*d %*s %*s %4095s", point) != 1)
+            continue;
+        if (strncmp(separator, " - btrfs ", 9) && strncmp(separator, " - ext4 ", 8) && strncmp(separator, " - xfs ", 7))
+            continue;
+        int fd = open(point, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd < 0)
+            continue;
+        layer_mounts = must_grow(layer_mounts, (size_t)(layer_mount_count + 1) * sizeof(int));
+        layer_mounts[layer_mount_count++] = fd;
+    }
+    return 0;
+}
+
+static char *path_on_overlay(const struct world *world, const struct watch *watch, const struct handle *overlay, struct error *err)
+{
+    struct handle real;
+    if (unwrap(overlay, &real) < 0)
+        return NULL;
+    if (!layer_mounts && find_layer_mounts(err) < 0)
+        return NULL;
+    for (int i = 0; i < layer_mount_count; i++) {
+        AUTO_FREE char *host = open_handle(layer_mounts[i], &real);
+        char *path = host ? path_in_workspace(world, host, watch->inode) : NULL;
+        if (path)
+            return path;
+    }
+    return NULL;
+}
+
+/* A file system that is mounted in the workspace itself (tmpfs on /dev/shm, devpts): open the handle there. */
+static char *path_on_mount(const struct world *world, const struct watch *watch, const struct handle *handle, struct error *err)
+{
+    AUTO_FREE char *text = proc_read(err, 16 << 20, NULL, "/proc/%d/mountinfo", world->source_pid);
+    if (!text)
+        return NULL;
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        unsigned major_number, minor_number;
+        char point[PATH_MAX], path[PATH_MAX + 64];
+        if (sscanf(line, "%*d %*d %u:%u %*s %4095s", &major_number, &minor_number, point) != 3)
+            continue;
+        if ((major_number << 20 | minor_number) != watch->device)
+            continue;
+        if (files_path_is(world, point, watch->inode))
+            return must_copy_string(point);
+        snprintf(path, sizeof path, "/proc/%d/root%s", world->source_pid, point);
+        AUTO_CLOSE int mount = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        char *found = mount < 0 ? NULL : open_handle(mount, handle);
+        if (found && files_path_is(world, found, watch->inode))
+            return found;
+        free(found);
+    }
+    return NULL;
+}
+
+/* ---- capture ---- */
+
+static int by_wd(const void *left, const void *right)
+{
+    return ((const struct watch *)left)->number - ((const struct watch *)right)->number;
+}
+
+static int take_watch(const struct world *world, const struct description *description, const char *line, struct error *err)
+{
+    struct inotify_set *set = description->data;
+    struct watch watch = { 0 };
+    struct handle handle = { 0 };
+    unsigned long inode;
+    if (sscanf(line, "inotify wd:%x ino:%lx sdev:%x mask:%x", (unsigned *)&watch.number, &inode, &watch.device, &watch.mask) != 4)
+        return fail(err, "internal", "%s: a watch of it cannot be read: %.80s", description_label(description), line);
+    if (watch.number > MAX_WATCH)
+        return fail(err, "limit", "%s has handed out %d watch numbers, more than %d; restart the program that uses it",
+                    description_label(description), watch.number, MAX_WATCH);
+    watch.inode = inode;
+    if (parse_handle(line, &handle) == 0)
+        watch.path = handle.type == OVERLAY_HANDLE ? path_on_overlay(world, &watch, &handle, err) : path_on_mount(world, &watch, &handle, err);
+    if (err->code)
+        return -1;
+    set->watches = must_grow(set->watches, (size_t)(set->count + 1) * sizeof watch);
+    set->watches[set->count++] = watch;
+    return 0;
+}
+
+static int capture(struct world *world, struct description *description, struct error *err)
+{
+    struct inotify_set *set = description->data = must_alloc(sizeof *set);
+    AUTO_FREE char *text = proc_read(err, FDINFO_LIMIT, NULL, "/proc/self/fdinfo/%d", description->local);
+    if (!text)
+        return -1;
+    for (char *line = strstr(text, "inotify wd:"), *next; line; line = next) {
+        next = strstr(line + 1, "inotify wd:");
+        if (next)
+            next[-1] = 0;
+        if (take_watch(world, description, line, err) < 0)
+            return -1;
+    }
+    if (set->count)
+        qsort(set->watches, (size_t)set->count, sizeof *set->watches, by_wd);
+    return 0;
+}
+
+/* ---- emit ---- */
+
+/* Numbers are handed out one after the other, so a gap is crossed by watches that are taken and dropped at once. */
+static int emit_watch(struct batch *batch, uint64_t slot, const struct watch *watch, int next, const char *what)
+{
+    uint64_t path = plan_string(batch->plan, watch->path);
+    for (; next < watch->number; next++) {
+        EMIT(batch, what, SYS_inotify_add_watch, slot, path, IN_DELETE_SELF | IN_DONT_FOLLOW);
+        EMIT(batch, what, SYS_inotify_rm_watch, slot, (uint64_t)next);
+    }
+    EMIT(batch, what, SYS_inotify_add_watch, slot, path, watch->mask | IN_DONT_FOLLOW);
+    uint64_t cell = emit_result_cell(batch);
+    EMIT_FLAGS(batch, what, OP_LOAD(0), OP_EXPECT, cell, (uint64_t)watch->number);
+    return watch->number + 1;
+}
+
+static int emit(struct plan *plan, const struct description *description, enum stage stage, struct error *err)
+{
+    (void)err;
+    const struct inotify_set *set = description->data;
+    struct batch *batch = &plan->common[stage];
+    const char *what = description_label(description);
+    uint64_t slot = SLOT(plan, description);
+    if (stage == STAGE_MAKE) {
+        EMIT(batch, what, SYS_inotify_init1, IN_NONBLOCK);
+        emit_to_slot(batch, description, what);
+    }
+    if (stage != STAGE_WATCH)
+        return 0;
+    int next = 1, dropped = 0;
+    for (int i = 0; i < set->count; i++) {
+        if (!set->watches[i].path)
+            continue;
+        int before = next;
+        next = emit_watch(batch, slot, &set->watches[i], next, what);
+        dropped += next - before - 1;
+    }
+    /* Each dropped watch left an IN_IGNORED event. */
+    uint64_t room = dropped ? plan_reserve(plan, DRAIN_BYTES) : 0;
+    for (int left = dropped; left > 0; left -= (int)(DRAIN_BYTES / sizeof(struct inotify_event)))
+        EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_read, slot, room, DRAIN_BYTES);
+    if (!(description->flags & O_NONBLOCK))
+        EMIT(batch, what, SYS_fcntl, slot, F_SETFL, 0);
+    emit_status_flags(batch, description, what);
+    return 0;
+}
+
+const struct fd_kind kind_inotify = { .name = "inotify", .match = match, .capture = capture, .emit = emit };
