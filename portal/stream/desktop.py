@@ -32,7 +32,7 @@ _FORM_SECONDS = 10.0
 _TOKEN_PROTOCOL = "selkies"
 _TOKEN_PROTOCOL_PREFIX = "selkies.token."
 # Selkies closes a viewer that comes within 500 ms of another one from the same address, and all of ours come from one.
-_UPGRADE_SPACING_SECONDS = 0.6
+UPGRADE_SPACING_SECONDS = 0.6
 
 
 def _token_protocols(headers: CIMultiDict[str], token: str) -> bool:
@@ -49,13 +49,20 @@ class Desktops:
     """Serves `<id>.<portal host>`."""
 
     def __init__(
-        self, client: aiohttp.ClientSession, control: Control, engine: Engine, workspaces: Workspaces, registry: Registry
+        self,
+        client: aiohttp.ClientSession,
+        control: Control,
+        engine: Engine,
+        workspaces: Workspaces,
+        registry: Registry,
+        upgrade_spacing: float = UPGRADE_SPACING_SECONDS,
     ) -> None:
         self._client = client
         self._control = control
         self._engine = engine
         self._workspaces = workspaces
         self._registry = registry
+        self._upgrade_spacing = upgrade_spacing
         # Workspace to the loop time before which no further viewer connects.
         self._next_upgrade: dict[str, float] = {}
 
@@ -217,6 +224,6 @@ class Desktops:
     async def _wait_for_turn(self, workspace: str) -> None:
         now = asyncio.get_running_loop().time()
         turn = max(now, self._next_upgrade.get(workspace, 0.0))
-        self._next_upgrade[workspace] = turn + _UPGRADE_SPACING_SECONDS
+        self._next_upgrade[workspace] = turn + self._upgrade_spacing
         if turn > now:
             await asyncio.sleep(turn - now)

@@ -43,6 +43,11 @@ class Side(asyncio.BufferedProtocol):
         if not self.relay.started:
             transport.pause_reading()
 
+    def close(self) -> None:
+        """Flush and close. Once only: a second close() makes asyncio's TLS transport forget its protocol, and abort() does nothing then."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.close()
+
     def get_buffer(self, sizehint: int) -> memoryview:
         # Never a bytearray: asyncio's TLS reads several records into slices of this, and a bytearray's slice is a copy (bytes lost).
         return _SCRATCH_VIEW
@@ -54,17 +59,27 @@ class Side(asyncio.BufferedProtocol):
         """Send `data`, received here, to the peer. Bytes for a peer that is gone are dropped: its loss closes this side too."""
         self.received += len(data)
         if self.discarding:
+            self._discard(data)
             return
+        ending = self.relay.closing and self is self.relay.upstream
         if self.tracker is not None:
-            data = data[: self.tracker.feed(data, stop_at_boundary=self.relay.closing)]
+            data = data[: self.tracker.feed(data, stop_at_boundary=ending)]
         out = self.peer.transport
         if out is not None and not out.is_closing():
             out.write(bytes(data))
-        if self.relay.closing and self.tracker is not None and self.tracker.at_boundary:
+        if ending and self.tracker is not None and self.tracker.at_boundary:
             self.relay.finish_close()
 
+    def _discard(self, data: bytes | memoryview) -> None:
+        """Our Close frame is out: drop what comes, until the client's own. It is the server that hangs up then (RFC 6455, 7.1.1)."""
+        if self.tracker is None or self is not self.relay.client:
+            return
+        self.tracker.feed(data)
+        if self.tracker.saw_close:
+            self.close()
+
     def pause_writing(self) -> None:
-        if self.peer.transport is not None:
+        if self.peer.transport is not None and not self.peer.transport.is_closing():
             self.peer.transport.pause_reading()
 
     def resume_writing(self) -> None:
@@ -79,7 +94,7 @@ class Side(asyncio.BufferedProtocol):
             return False
         both_can = out.can_write_eof() and self.transport is not None and self.transport.can_write_eof()
         if not both_can or self.peer.ended:
-            out.close()
+            self.peer.close()
             self.relay.limit_flush()
             return False
         out.write_eof()
@@ -88,7 +103,7 @@ class Side(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
         if self.peer.transport is not None:
-            self.peer.transport.close()
+            self.peer.close()
             self.relay.limit_flush()
         self.relay.side_lost()
 
@@ -96,14 +111,14 @@ class Side(asyncio.BufferedProtocol):
 class Relay:
     """Two sides tied together. `client` faces the browser, `upstream` the workspace or control.
 
-    With `websocket` the frames that go to the client are followed, so that `close()` can end them with a Close frame.
+    With `websocket` the frames are followed, so that `close()` can end them with a Close frame.
     `done` is set when both connections are gone.
     """
 
     def __init__(self, websocket: bool = False) -> None:
         loop = asyncio.get_running_loop()
         self.done: asyncio.Future[None] = loop.create_future()
-        self.client = Side(self)
+        self.client = Side(self, FrameTracker() if websocket else None)
         self.upstream = Side(self, FrameTracker() if websocket else None)
         self.client.peer, self.upstream.peer = self.upstream, self.client
         self.started = False
@@ -150,15 +165,14 @@ class Relay:
         tracker = self.upstream.tracker
         if tracker is None:
             for side in (self.client, self.upstream):
-                if side.transport is not None:
-                    side.transport.close()
+                side.close()
             return
         self._close_frame = b"" if tracker.saw_close else close_frame(code, reason)
         if tracker.at_boundary:
             self.finish_close()
 
     def finish_close(self) -> None:
-        """Send the Close frame and wait for the client to hang up: closing with its bytes unread would reset the connection instead."""
+        """Send the Close frame and wait for the client's: hanging up with its bytes unread would reset the connection instead."""
         if self._finished:
             return
         self._finished = True

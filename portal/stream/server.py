@@ -20,7 +20,7 @@ from multidict import CIMultiDict
 
 from portal.stream import pages
 from portal.stream.control import Control
-from portal.stream.desktop import Desktops
+from portal.stream.desktop import UPGRADE_SPACING_SECONDS, Desktops
 from portal.stream.errors import Denied, StreamError, WrongHost
 from portal.stream.frames import GOING_AWAY, RESTART
 from portal.stream.headers import request_headers, response_headers
@@ -47,11 +47,12 @@ _CONNECTIONS = 8000
 @dataclass(frozen=True)
 class Settings:
     """What one worker needs. `run` is the portal's run directory, `name` tells workers apart; `published`: whether this one serves
-    the published ports (one worker does)."""
+    the published ports (one worker does). `upgrade_spacing`: seconds between two viewers of one workspace."""
 
     run: Path
     name: str = "stream"
     published: bool = True
+    upgrade_spacing: float = UPGRADE_SPACING_SECONDS
 
 
 class _Server(web.Server):
@@ -111,7 +112,9 @@ class StreamServer:
         """Connect to control and engine (both may still be down) and open the health socket."""
         self._control_client = control_client(self._settings.run / "control.sock")
         self._desktop_client = desktop_client(self._descriptors)
-        self.desktops = Desktops(self._desktop_client, self.control, self._engine, self.workspaces, self.registry)
+        self.desktops = Desktops(
+            self._desktop_client, self.control, self._engine, self.workspaces, self.registry, self._settings.upgrade_spacing
+        )
         self._http = _Server(self._handle, self.registry)
         self.registry.start()
         await self.control.start()

@@ -303,6 +303,8 @@ class World:
         self.tls = tls_context(tls)
         self.trust = ssl.create_default_context(cafile=str(tls / "ca.pem"))
         self.port = 0
+        # Viewers of one workspace are spaced out; most tests do not wait for that.
+        self.upgrade_spacing = 0.0
         self.cookies: dict[str, str] = {}
         self._clients: list[Client] = []
         self._servers: list[asyncio.Server] = []
@@ -328,7 +330,7 @@ class World:
             self.on_engine_lost = on_lost
             return self.descriptors
 
-        return StreamServer(Settings(self.run), self.engine, descriptors)
+        return StreamServer(Settings(self.run, upgrade_spacing=self.upgrade_spacing), self.engine, descriptors)
 
     async def stop(self) -> None:
         for client in self._clients:
@@ -439,8 +441,6 @@ class World:
 
     async def websocket(self, workspace: str = "ws-1", *extra: str) -> Client:
         """An upgraded connection to a desktop."""
-        # Viewers of one workspace are spaced out on purpose; tests that open many do not wait for that.
-        self.server.desktops.forget(workspace)
         client = await self.connect()
         await client.send(self.upgrade_bytes(workspace, *extra))
         answer = await client.head()
