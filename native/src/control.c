@@ -89,10 +89,11 @@ void control_done(const struct control *control, const struct phase_times *times
 {
     send_packet(control,
                 "{\"event\":\"done\",\"mode\":\"copy\",\"processes\":%d,\"threads\":%d,\"bytes_copied\":%lld,\"ms\":{\"preflight\":%.3f,"
-                "\"freeze\":%.3f,\"capture\":%.3f,\"compile\":%.3f,\"rebuild\":%.3f,\"copy\":%.3f,\"pause\":%.3f,\"release\":%.3f,\"total\":%.3f}}",
+                "\"freeze\":%.3f,\"capture\":%.3f,\"compile\":%.3f,\"rebuild\":%.3f,\"copy\":%.3f,\"pause\":%.3f,\"release\":%.3f,\"probe\":%.3f,\"total\":%.3f}}",
                 processes, threads, (long long)bytes, times->preflight, times->frozen - times->preflight, times->captured - times->frozen,
                 times->compiled - times->captured, times->mapped - times->compiled, times->copied - times->mapped,
-                times->resumed - times->preflight, times->rebuilt - times->resumed, times->rebuilt);
+                times->resumed - times->preflight, times->rebuilt - times->resumed, times->usable - times->rebuilt,
+                times->usable);
 }
 
 /* {"op":"root","branch":"ws-4"}: the sender is the engine, so the packet has exactly this form. */

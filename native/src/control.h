@@ -12,7 +12,7 @@ struct control {
 };
 
 /* Timestamps, in ms since the start, of phases; sent as they happen and again in the final packet. */
-struct phase_times { double preflight, frozen, captured, compiled, mapped, copied, resumed, rebuilt; };
+struct phase_times { double preflight, frozen, captured, compiled, mapped, copied, resumed, rebuilt, usable; };
 
 double control_ms(const struct control *control);
 void control_phase(const struct control *control, const char *name, double *ms);

@@ -5,6 +5,7 @@
 #include "freeze.h"
 #include "inject.h"
 #include "preflight.h"
+#include "probe.h"
 #include "rebuild.h"
 #include "shared.h"
 
@@ -182,7 +183,10 @@ static int run_fork(struct job *job, struct error *err)
     if (finish_branches(job, err) < 0)
         return -1;
     control_phase(&job->control, "rebuilt", &job->times.rebuilt);
-    return 0;
+    FOR_LIVE(job, branch)
+        probe_branch(branch, &branch->err);
+    control_phase(&job->control, "usable", &job->times.usable);
+    return none_left(job, err);
 }
 
 static int count_threads(const struct world *world)
