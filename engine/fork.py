@@ -22,7 +22,6 @@ from engine.stage import Stage, Stages
 from engine.workspace import State, Workspace, branch_names
 
 _NATIVE_SECONDS = 120.0
-_USABLE_SECONDS = 15.0
 _LONGEST_BASE = 34  # of a default name, so that `-clone-NN-N` fits
 
 
@@ -140,7 +139,6 @@ class Forker:
                     await self._run_native(run, report)
                 finally:
                     self._source_resumed(source)
-                await self._verify(run, report)
                 survivors = [branch for branch in run.branches if branch.id not in run.errors]
                 if not survivors:
                     raise Internal(f"no branch of {source.id} came to life: {next(iter(run.errors.values()))}")
@@ -212,7 +210,7 @@ class Forker:
                             await self._give_roots(run, native)
                         if phase == "resumed":
                             resumed_at = run.elapsed()
-                        run.ms[phase] = run.elapsed() if phase in ("frozen", "resumed") else _number(event.get("ms"))
+                        run.ms[phase] = run.elapsed() if phase in ("frozen", "resumed", "usable") else _number(event.get("ms"))
                         report(phase)
                     elif event["event"] == "branch" and event.get("error"):
                         run.errors[str(event.get("id"))] = str(event["error"])
@@ -256,19 +254,6 @@ class Forker:
         return root
 
     # After it
-
-    async def _verify(self, run: _Run, report: Any) -> None:
-        """Really run a command in every branch; only then is one `usable`."""
-
-        async def verify(branch: Workspace) -> None:
-            try:
-                await readiness.usable(self._manager.executor, branch, _USABLE_SECONDS)
-            except EngineError as error:
-                run.errors[branch.id] = error.message
-
-        await asyncio.gather(*(verify(branch) for branch in run.branches if branch.id not in run.errors))
-        run.ms["usable"] = run.elapsed()
-        report("usable")
 
     async def _commit(self, run: _Run, survivors: list[Workspace], undo: contextlib.AsyncExitStack) -> None:
         """Make the surviving branches workspaces; the others are taken back."""
