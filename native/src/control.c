@@ -123,6 +123,16 @@ static int receive_packet(const struct control *control, char *text, size_t size
     return 0;
 }
 
+void control_drain(const struct control *control)
+{
+    struct error ignored = { 0 };
+    char text[4096];
+    int fd;
+    struct pollfd ready = { control->socket, POLLIN, 0 };
+    while (control->socket >= 0 && poll(&ready, 1, 0) > 0 && receive_packet(control, text, sizeof text, &fd, &ignored) == 0)
+        close_fd(&fd);
+}
+
 int control_await_roots(const struct control *control, struct branch *branches, int count, struct error *err)
 {
     for (;;) {

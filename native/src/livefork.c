@@ -213,6 +213,7 @@ static int command_fork(struct job *job)
         for (int i = 0; i < job->branch_count; i++)
             if (job->branches[i].init_pidfd >= 0)
                 syscall(SYS_pidfd_send_signal, job->branches[i].init_pidfd, SIGKILL, NULL, 0);
+        control_drain(&job->control);
         control_error(&job->control, &err);
         return exit_status(&err);
     }
