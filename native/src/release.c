@@ -1,6 +1,7 @@
 /* The last step of a branch: every thread gets the registers its counterpart had, the arena is unmapped, and all are let go together. */
 #include "freeze.h"
 #include "inject.h"
+#include "interrupted.h"
 #include "memory.h"
 #include "rebuild.h"
 
@@ -17,22 +18,6 @@
 #include <unistd.h>
 
 #define STOP_TIMEOUT_NS (10ull * 1000 * 1000 * 1000)
-
-/* From include/linux/errno.h: what a syscall returns inside the kernel when a signal or a tracer interrupted it. */
-enum { RESTART_SYS = -512, RESTART_NO_INTERRUPT = -513, RESTART_NO_HANDLER = -514, RESTART_BLOCK = -516 };
-
-/* An interrupted syscall is started again by going back to its instruction. For one with a restart block (a relative sleep) that means the
- * whole time again, since the block is kernel state that nobody can read. */
-static void restart_syscall(struct user_regs_struct *regs)
-{
-    long result = (long)regs->rax;
-    bool in_syscall = (long)regs->orig_rax >= 0;
-    if (in_syscall && (result == RESTART_SYS || result == RESTART_NO_INTERRUPT || result == RESTART_NO_HANDLER || result == RESTART_BLOCK)) {
-        regs->rax = regs->orig_rax;
-        regs->rip -= 2;
-    }
-    regs->orig_rax = (uint64_t)-1;
-}
 
 /* Which thread of the source is this one? Its interpreter waits on an op that is its own. */
 static int identify(const struct compiled *compiled, const struct process *process, pid_t tid, struct error *err)
@@ -105,7 +90,7 @@ static int unmap_arena(const struct compiled *compiled, const struct process *pr
 static int set_thread(const struct thread *thread, pid_t tid, struct error *err)
 {
     struct user_regs_struct regs = thread->regs;
-    restart_syscall(&regs);
+    interrupted_restart(&regs);
     if (thread->rseq_abort)
         regs.rip = thread->rseq_abort;
     if (set_registers(tid, &regs, err) < 0)

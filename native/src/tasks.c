@@ -1,4 +1,5 @@
 #include "tasks.h"
+#include "interrupted.h"
 #include "memory.h"
 #include "proc.h"
 
@@ -119,6 +120,7 @@ static int read_thread(struct thread *thread, struct error *err)
     memcpy(thread->xstate, buffer, io.iov_len);
     if (ptrace(PTRACE_GETSIGMASK, tid, sizeof thread->signal_mask, &thread->signal_mask) < 0)
         return fail_errno(err, "cannot read the signal mask of thread %d", tid);
+    interrupted_conceal(thread);
     struct { uint64_t pointer; uint32_t size, signature, flags, pad; } rseq = { 0 };
     if (ptrace(PTRACE_GET_RSEQ_CONFIG, tid, sizeof rseq, &rseq) < 0)
         return fail_errno(err, "cannot read the rseq registration of thread %d", tid);

@@ -151,10 +151,7 @@ class ForkRun:
     def _converse(self, control: socket.socket) -> dict[str, Any] | None:
         """Read packets until the last one; None when livefork ended before it."""
         while True:
-            try:
-                packet = control.recv(_PACKET)
-            except ConnectionResetError:
-                return None
+            packet = _receive(control)
             if not packet:
                 return None
             message = json.loads(packet)
@@ -187,6 +184,14 @@ class ForkRun:
         except subprocess.TimeoutExpired:
             process.kill()
             return process.wait()
+
+
+def _receive(control: socket.socket) -> bytes:
+    """One packet. A peer that ended with a packet of ours unread makes the next recv fail once; what it said is still queued."""
+    try:
+        return control.recv(_PACKET)
+    except ConnectionResetError:
+        return control.recv(_PACKET)
 
 
 def _state_of(pid: int) -> str:

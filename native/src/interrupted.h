@@ -1,0 +1,15 @@
+/* System calls in which a thread was waiting when it was frozen. */
+#ifndef TCLONE_INTERRUPTED_H
+#define TCLONE_INTERRUPTED_H
+
+#include "world.h"
+
+/*
+ * Some calls (epoll_wait, sigwaitinfo, semop …) return EINTR for any interruption, also that of being frozen, and the kernel never restarts
+ * them. Where the wait had no time limit and no signal is due, make the frozen thread (in source and branch) enter the call again instead.
+ */
+void interrupted_conceal(struct thread *thread);
+/* Registers with which a branch's thread starts its interrupted call again. */
+void interrupted_restart(struct user_regs_struct *regs);
+
+#endif
