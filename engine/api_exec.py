@@ -98,7 +98,8 @@ async def _receive(socket: web.WebSocketResponse, session: Session) -> None:
 async def _send(socket: web.WebSocketResponse, session: Session) -> None:
     await asyncio.gather(_pump(socket, session.stdout, _STDOUT), _pump(socket, session.stderr, _STDERR))
     status = await session.wait()
-    if session.message:
+    if session.message and session.tty:
+        # Without a terminal crun wrote it to the command's stderr itself.
         await socket.send_bytes(bytes([_STDERR]) + session.message.encode() + b"\n")
     await socket.send_json({"exit": status})
 

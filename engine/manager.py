@@ -396,5 +396,9 @@ def kill_process(pid: int, start: int) -> None:
 
 
 def _report_failure(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("background work failed", exc_info=task.exception())
+    """Log defects; an EngineError was told to whoever asked."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, EngineError):
+        log.error("background work failed", exc_info=error)
+    elif isinstance(error, Internal):
+        log.error("%s", error.message)

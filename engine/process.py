@@ -69,6 +69,7 @@ class Session:
         self.message = ""  # why the command could not be started, known once `wait` returned
         self.on_end: Callable[[], None] = lambda: None
         self._transports: list[asyncio.BaseTransport] = []
+        self.tty = False
         self._runner = 0
         self._runner_pidfd = -1
         self._ended: asyncio.Task[int] | None = None
@@ -285,7 +286,7 @@ class Executor:
             listener.close()
             os.close(directory)
             path.unlink(missing_ok=True)
-        session.master = master
+        session.master, session.tty = master, True
         session.resize(command.rows, command.cols)
         os.set_blocking(master, False)
         await session.attach(os.dup(master), os.dup(master), None)
@@ -297,8 +298,7 @@ class Executor:
             async with asyncio.timeout(seconds):
                 session.close_stdin()
                 out, err = await asyncio.gather(_read_some(session.stdout), _read_some(session.stderr))
-                status = await session.wait()
-                return status, out, err + session.message.encode()
+                return await session.wait(), out, err
         except TimeoutError:
             raise Internal(f"{command.argv[0]} in {workspace.id} did not end within {seconds:g} s") from None
         finally:

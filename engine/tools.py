@@ -11,7 +11,7 @@ from engine import bundle
 from engine.errors import Unavailable
 
 _PROGRAMS = {"init": "tclone-init", "restore": "tclone-restore"}
-_STAGE_DIRECTORIES = ("proc", "dev", "sys", "root", "old")
+_STAGE_DIRECTORIES = ("proc", "dev", "sys", "tmp")  # the restorer puts the new root on /tmp
 
 
 class Tools:
