@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from multidict import CIMultiDict
 
+from portal.hosts import PORTAL_HOST as HOST
 from portal.stream import headers, routing, viewer_api
 
 PORTAL = "https://localhost:8443"
@@ -90,7 +91,7 @@ def test_a_cookie_sent_twice_counts_as_none() -> None:
 
 @pytest.mark.parametrize(
     ("host", "workspace"),
-    [("ws-3.localhost:8443", "ws-3"), ("WS-3.LOCALHOST", "ws-3"), ("localhost:8443", ""), ("127.0.0.1:8443", ""), ("[::1]:8443", "")],
+    [(f"ws-3.{HOST}:8443", "ws-3"), (f"WS-3.{HOST.upper()}", "ws-3"), (f"{HOST}:8443", ""), ("127.0.0.1:8443", ""), ("[::1]:8443", "")],
 )
 def test_hosts_of_ours(host: str, workspace: str) -> None:
     route = routing.resolve(host)
@@ -99,17 +100,17 @@ def test_hosts_of_ours(host: str, workspace: str) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["", "evil", "evil:8443", "localhost.evil", "ws-3.evil", "ws-3.localhost.evil:8443", "a.ws-3.localhost", "ws-x.localhost", "ws-3.localhost:x",
-     "ws-3.localhost:123456", "ws-3.localhost@evil", "localhost/", "ws-3.localhost, localhost", "192.0.2.1", "ws--1.localhost"],
+    ["", "evil", "evil:8443", f"{HOST}.evil", "ws-3.evil", f"ws-3.{HOST}.evil:8443", f"a.ws-3.{HOST}", f"ws-x.{HOST}", f"ws-3.{HOST}:x",
+     f"ws-3.{HOST}:123456", f"ws-3.{HOST}@evil", f"{HOST}/", f"ws-3.{HOST}, {HOST}", "192.0.2.1", f"ws--1.{HOST}"],
 )  # fmt: skip
 def test_other_hosts_are_not_served(host: str) -> None:
     assert routing.resolve(host) is None
 
 
 def test_the_public_port_stays_in_every_origin() -> None:
-    route = routing.resolve("ws-3.localhost:9443")
+    route = routing.resolve(f"ws-3.{HOST}:9443")
     assert route is not None
-    assert route.origin == "https://ws-3.localhost:9443" and route.portal_origin == "https://localhost:9443"
+    assert route.origin == f"https://ws-3.{HOST}:9443" and route.portal_origin == f"https://{HOST}:9443"
 
 
 @pytest.mark.parametrize(

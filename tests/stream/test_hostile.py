@@ -8,6 +8,7 @@ import ssl
 import pytest
 from aiohttp import web
 
+from portal.hosts import PORTAL_HOST
 from tests.stream.world import DESK_COOKIE, Client, World
 
 
@@ -88,7 +89,7 @@ async def test_old_tls_is_refused(world: World, version: ssl.TLSVersion) -> None
         await asyncio.open_connection("127.0.0.1", world.port, ssl=context)
 
 
-@pytest.mark.parametrize("host", ["evil.example", "ws-1.evil.example", "ws-1.localhost.evil.example", "ws-x.localhost", ""])
+@pytest.mark.parametrize("host", ["evil.example", "ws-1.evil.example", f"ws-1.{PORTAL_HOST}.evil.example", f"ws-x.{PORTAL_HOST}", ""])
 async def test_a_wrong_host_is_misdirected(world: World, requests: list[web.Request], host: str) -> None:
     client = await world.connect()
     await client.send(f"GET /api/status HTTP/1.1\r\nHost: {host}\r\nCookie: {world.cookies['ws-1']}\r\n\r\n".encode())
@@ -96,7 +97,7 @@ async def test_a_wrong_host_is_misdirected(world: World, requests: list[web.Requ
     assert not requests and not world.control.requests
 
 
-@pytest.mark.parametrize("hosts", ["", "Host: ws-1.localhost\r\nHost: ws-2.localhost\r\n"], ids=["none", "two"])
+@pytest.mark.parametrize("hosts", ["", f"Host: ws-1.{PORTAL_HOST}\r\nHost: ws-2.{PORTAL_HOST}\r\n"], ids=["none", "two"])
 async def test_there_is_exactly_one_host(world: World, requests: list[web.Request], hosts: str) -> None:
     client = await world.connect()
     await client.send(f"GET /api/status HTTP/1.1\r\n{hosts}Cookie: {world.cookies['ws-1']}\r\n\r\n".encode())
@@ -104,16 +105,16 @@ async def test_there_is_exactly_one_host(world: World, requests: list[web.Reques
     assert not requests
 
 
-@pytest.mark.parametrize("target", ["http://ws-2.localhost/api/status", "//ws-2.localhost/api/status", "*"])
+@pytest.mark.parametrize("target", [f"http://ws-2.{PORTAL_HOST}/api/status", f"//ws-2.{PORTAL_HOST}/api/status", "*"])
 async def test_the_request_target_names_no_other_host(world: World, requests: list[web.Request], target: str) -> None:
     assert (await world.ask("GET", target)).status in (400, 404)
     assert not requests
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "https://localhost:{port}", "https://ws-2.localhost:{port}", "http://ws-1.localhost:{port}", "https://ws-1.localhost", ""])
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "https://{host}:{port}", "https://ws-2.{host}:{port}", "http://ws-1.{host}:{port}", "https://ws-1.{host}", ""])
 async def test_a_websocket_from_another_origin_is_refused_before_101(world: World, requests: list[web.Request], origin: str) -> None:
     client = await world.connect()
-    await client.send(world.upgrade_bytes("ws-1", f"Origin: {origin.format(port=world.port)}" if origin else "Origin:"))
+    await client.send(world.upgrade_bytes("ws-1", f"Origin: {origin.format(port=world.port, host=PORTAL_HOST)}" if origin else "Origin:"))
     assert (await client.reply()).status == 403
     assert not requests
 
@@ -141,10 +142,10 @@ async def test_a_desktop_opens_only_with_its_own_cookie(world: World, requests: 
         answer = await world.ask("GET", path, "ws-1", *extra, *fetch, cookie=False)
     assert answer.status == 401 and not answer.all("Location") and not requests
     if kind == "document":
-        assert f"https://localhost:{world.port}/w/ws-1".encode() in answer.body
+        assert f"{world.origin('')}/w/ws-1".encode() in answer.body
     else:
         assert answer.json()["error"]["code"] == "login"
-    assert f"frame-ancestors 'self' https://localhost:{world.port}" in answer.get("Content-Security-Policy")
+    assert f"frame-ancestors 'self' {world.origin('')}" in answer.get("Content-Security-Policy")
 
 
 async def _enter(world: World, code: str, workspace: str = "ws-1", origin: str | None = None, **fields: str) -> tuple[int, str, str]:
@@ -170,7 +171,7 @@ async def test_a_code_is_good_for_its_workspace_only(world: World) -> None:
     assert (await _enter(world, "code", "ws-2"))[::2] == (403, "")
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "https://ws-2.localhost", "null"])
+@pytest.mark.parametrize("origin", ["https://evil.example", f"https://ws-2.{PORTAL_HOST}", "null"])
 async def test_a_code_is_taken_from_the_portals_page_only(world: World, origin: str) -> None:
     world.control.codes["code"] = ("alice", "ws-1")
     assert (await _enter(world, "code", origin=origin))[0] == 403

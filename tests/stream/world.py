@@ -16,6 +16,7 @@ from aiohttp import web
 
 from engine.config import Config
 from engine.errors import Conflict, EngineError, NotFound, Unavailable
+from portal.hosts import PORTAL_HOST
 from portal.stream.main import tls_context
 from portal.stream.server import Settings, StreamServer
 
@@ -393,14 +394,14 @@ class World:
     # Clients
 
     def host(self, workspace: str = "ws-1") -> str:
-        return f"{workspace}.localhost:{self.port}" if workspace else f"localhost:{self.port}"
+        return f"{workspace}.{PORTAL_HOST}:{self.port}" if workspace else f"{PORTAL_HOST}:{self.port}"
 
     def origin(self, workspace: str = "ws-1") -> str:
         return f"https://{self.host(workspace)}"
 
     async def connect(self) -> Client:
         reader, writer = await asyncio.open_connection(
-            "127.0.0.1", self.port, ssl=self.trust, server_hostname="localhost", limit=1 << 20
+            "127.0.0.1", self.port, ssl=self.trust, server_hostname=PORTAL_HOST, limit=1 << 20
         )
         client = Client(self, reader, writer)
         self._clients.append(client)
