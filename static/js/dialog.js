@@ -1,6 +1,6 @@
 // The frame of all dialogs: the browser's own modal <dialog>, labelled, closed by Escape, giving the focus back.
 
-import { button, h } from "./dom.js";
+import { button, h, prose } from "./dom.js";
 
 let counter = 0;
 
@@ -49,7 +49,7 @@ export class Dialog {
   }
 
   showError(message) {
-    this.error.textContent = message;
+    this.error.replaceChildren(...prose(message));
     this.error.hidden = false;
   }
 

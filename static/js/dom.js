@@ -3,18 +3,18 @@
 const SVG = "http://www.w3.org/2000/svg";
 
 const ICONS = {
-  fork: "M5 3v3.5a3 3 0 0 0 3 3h0a3 3 0 0 1 3 3M11 3v2.5a4 4 0 0 1-3 4M5 3m-1.5 0a1.5 1.5 0 1 0 3 0a1.5 1.5 0 1 0-3 0M11 3m-1.5 0a1.5 1.5 0 1 0 3 0a1.5 1.5 0 1 0-3 0M8 9.5v3.5",
+  fork: "M5.6 8H7c2.6 0 1.9-4 4.2-4M7 8c2.6 0 1.9 4 4.2 4M2.4 8a1.6 1.6 0 1 0 3.2 0a1.6 1.6 0 1 0-3.2 0M11 4a1.6 1.6 0 1 0 3.2 0a1.6 1.6 0 1 0-3.2 0M11 12a1.6 1.6 0 1 0 3.2 0a1.6 1.6 0 1 0-3.2 0",
   open: "M9.5 2.5h4v4M13.5 2.5l-6 6M6.5 3.5h-3a1 1 0 0 0-1 1v8a1 1 0 0 0 1 1h8a1 1 0 0 0 1-1v-3",
   trash: "M2.5 4.5h11M6 4.5v-2h4v2M4 4.5l.6 8.6a.9.9 0 0 0 .9.9h5a.9.9 0 0 0 .9-.9l.6-8.6M6.7 7v4.5M9.3 7v4.5",
   reload: "M13 8a5 5 0 1 1-1.6-3.7M13 2.5v3h-3",
   external: "M6 3.5H3.5v9h9V10M9 3h4v4M13 3L7.5 8.5",
   close: "M4 4l8 8M12 4l-8 8",
   left: "M10 3.5L5.5 8l4.5 4.5",
-  right: "M6 3.5L10.500 8L6 12.500",
-  tree: "M3 3h4M3 3v10h3M3 8h3M8.500 8h5M8.500 13h5M9 3h4",
-  check: "M3 8.500l3.300 3.300L13 4.800",
-  keyboard: "M2 4.500h12v7H2zM4.500 7h.01M7 7h.01M9.500 7h.01M12 7h.01M5 9.500h6",
-  alert: "M8 5.500v3.500M8 11.200v.01M8 2l6.500 11.500h-13z",
+  right: "M6 3.5L10.5 8L6 12.5",
+  tree: "M3 3h4M3 3v10h3M3 8h3M8.5 8h5M8.5 13h5M9 3h4",
+  check: "M3 8.5l3.3 3.3L13 4.8",
+  keyboard: "M2 4.5h12v7H2zM4.5 7h.01M7 7h.01M9.5 7h.01M12 7h.01M5 9.500h6",
+  alert: "M8 5.500v3.500M8 11.200v.01M8 2l6.5 11.500h-13z",
 };
 
 /** An element with properties, attributes (`aria`, `data`, `attributes`), listeners (`on`) and children (text or nodes). */
@@ -51,6 +51,16 @@ export function button(label, { iconName, iconOnly = false, kind = "", on, title
   if (on) element.addEventListener("click", on);
   return element;
 }
+
+/** A message of the engine as people read it: a capital first, commands between back-ticks as code. */
+export function prose(text) {
+  const parts = text.split("`");
+  // An odd count of back-ticks is no pair: leave such a text alone.
+  if (parts.length % 2 === 0) return [capital(text)];
+  return parts.map((part, index) => (index % 2 ? h("code", { textContent: part }) : index ? part : capital(part))).filter((part) => part !== "");
+}
+
+const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 /** Change text only when it differs, so that selections and screen readers are left alone. */
 export function setText(element, text) {

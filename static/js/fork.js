@@ -2,7 +2,7 @@
 
 import { fork } from "./api.js";
 import { Dialog, field, nameProblem, segmented, submitButton } from "./dialog.js";
-import { button, h } from "./dom.js";
+import { button, h, prose } from "./dom.js";
 import { duration, plural } from "./format.js";
 import { Phases } from "./phases.js";
 import { store } from "./store.js";
@@ -19,7 +19,7 @@ function milestones(result) {
 class ForkDialog {
   constructor(workspace) {
     this.workspace = workspace;
-    this.dialog = new Dialog(`Fork ${workspace.name}`, { subtitle: "Every copy goes on from this very moment: processes, windows, files." });
+    this.dialog = new Dialog(`Fork ${workspace.name}`, { subtitle: "Every copy goes on from this very moment." });
     const copies = Array.from({ length: MOST_COPIES }, (_, index) => [index + 1, String(index + 1)]);
     this.copies = segmented("copies", "Copies", copies, 1);
     this.name = h("input", { type: "text", name: "name", autocomplete: "off", spellcheck: false, placeholder: `${workspace.name}-clone`, maxLength: 41 });
@@ -95,7 +95,7 @@ class ForkDialog {
       this.dialog.close();
       return;
     }
-    const items = failed.map((branch) => h("li", {}, h("strong", { textContent: branch.name ?? branch.id ?? "copy" }), h("p", { textContent: branch.error })));
+    const items = failed.map((branch) => h("li", {}, h("strong", { textContent: branch.name ?? branch.id ?? "copy" }), h("p", {}, ...prose(branch.error))));
     this.dialog.step([h("p", { textContent: `${failed.length} of ${result.branches.length} copies failed:` }), h("ul", { className: "failures" }, ...items)], [button("Close", { on: () => this.dialog.close() })]);
     if (!this.dialog.isOpen) toast(`${plural(failed.length, "copy")} failed`, failed[0].error, { kind: "error" });
   }

@@ -58,6 +58,7 @@ function render() {
   renderTiles(visible, shown);
   grid.dataset.layout = String(layout === "auto" ? Math.min(slots, fitting(visible.length)) : slots);
   grid.hidden = ordered.length === 0;
+  document.body.classList.toggle("is-empty", ordered.length === 0);
   renderEmpty(ordered.length === 0);
   tree.update(ordered, shown, keyboard);
 }

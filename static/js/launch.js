@@ -2,7 +2,7 @@
 
 import { build, discard, images, launch } from "./api.js";
 import { Dialog, field, nameProblem, submitButton } from "./dialog.js";
-import { button, h } from "./dom.js";
+import { button, h, prose } from "./dom.js";
 import { duration, size } from "./format.js";
 import { Phases } from "./phases.js";
 import { store } from "./store.js";
@@ -61,7 +61,7 @@ class LaunchDialog {
     try {
       listed = await images();
     } catch (failure) {
-      this.choices.replaceChildren(h("p", { className: "error", textContent: failure.message }), button("Retry", { iconName: "reload", on: () => this.loadImages() }));
+      this.choices.replaceChildren(h("p", { className: "error" }, ...prose(failure.message)), button("Retry", { iconName: "reload", on: () => this.loadImages() }));
       return;
     }
     const before = this.chosen?.name;
@@ -70,7 +70,7 @@ class LaunchDialog {
     const focused = this.choices.contains(document.activeElement);
     this.choices.replaceChildren(...listed.map((image) => this.choice(image, image === preferred)));
     if (focused) this.choices.querySelector("input:checked")?.focus();
-    if (!listed.length) this.choices.replaceChildren(h("p", { textContent: "There is no image yet. `tclone image build webtop-xfce` makes one." }));
+    if (!listed.length) this.choices.replaceChildren(h("p", {}, ...prose("There is no image yet. `tclone image build webtop-xfce` makes one.")));
     this.showChoice();
   }
 
@@ -170,7 +170,7 @@ class LaunchDialog {
 }
 
 function buildLine(state) {
-  if (state.error) return h("p", { className: "choice-build error", textContent: `The build failed: ${state.error}` });
+  if (state.error) return h("p", { className: "choice-build error" }, h("span", {}, ...prose(`The build failed: ${state.error}`)));
   const detail = [state.phase, state.detail].filter(Boolean).join(" · ");
   const elapsed = Number.isFinite(state.elapsed_ms) ? duration(state.elapsed_ms) : "";
   return h("div", { className: "choice-build", attributes: { role: "status" } }, h("span", { className: "spinner", aria: { hidden: "true" } }), h("span", { textContent: `Building: ${detail}` }), h("span", { className: "phase-time", textContent: elapsed }));

@@ -1,7 +1,7 @@
 // What every page has around its content: connection state, banner, launch and log-out buttons.
 
 import { logout, toLogin } from "./api.js";
-import { h, icon, setText } from "./dom.js";
+import { h, icon, prose, setText } from "./dom.js";
 import { openLaunch } from "./launch.js";
 import { store } from "./store.js";
 import { toast } from "./toast.js";
@@ -19,11 +19,11 @@ function renderBanner() {
   const down = store.loaded && store.engine === "down";
   banner.hidden = !down;
   if (down) {
-    const detail = store.engineMessage ? `${store.engineMessage.charAt(0).toUpperCase()}${store.engineMessage.slice(1)}. ` : "";
+    const detail = store.engineMessage ? `${store.engineMessage}. ` : "";
     const text = `${detail}Desktops that are open go on; launching, forking and discarding wait for it.`;
     if (banner.dataset.text !== text) {
       banner.dataset.text = text;
-      banner.replaceChildren(icon("alert"), h("strong", { textContent: "The engine is down" }), h("span", { textContent: text }));
+      banner.replaceChildren(icon("alert"), h("strong", { textContent: "The engine is down" }), h("span", {}, ...prose(text)));
     }
   }
   document.getElementById("launch").disabled = down;

@@ -3,7 +3,7 @@
 import { discard, launch, logs } from "./api.js";
 import { Desktop } from "./desktop.js";
 import { openDiscard } from "./discard.js";
-import { button, h, icon, replaceWhenChanged, setText } from "./dom.js";
+import { button, h, icon, prose, replaceWhenChanged, setText } from "./dom.js";
 import { openFork } from "./fork.js";
 import { STATE_LABELS, age, size } from "./format.js";
 import { Phases } from "./phases.js";
@@ -37,7 +37,9 @@ export class Tile {
     this.trash = button("Discard", { iconName: "trash", iconOnly: true, kind: "quiet danger-hover", on: () => openDiscard(this.workspace) });
     const open = solo ? null : h("a", { className: "button quiet icon-only", href: `/w/${workspace.id}`, title: "Open alone", aria: { label: "Open alone" } }, icon("open"));
     const actions = h("div", { className: "tile-actions" }, this.fork, this.reload, open, this.trash);
-    this.header = h("header", { className: "tile-header" }, this.dot, this.name, this.meta, this.chip, this.keyboard, this.ports, actions);
+    const first = h("div", { className: "tile-line" }, this.name, this.chip, this.keyboard);
+    const second = h("div", { className: "tile-line tile-detail" }, this.meta, this.ports);
+    this.header = h("header", { className: "tile-header" }, this.dot, h("div", { className: "tile-title" }, first, second), actions);
     this.#body.append(this.#overlay);
     this.element = h("article", { className: "tile", tabIndex: -1, data: { workspace: this.id } }, this.header, this.#body);
     this.header.addEventListener("click", (event) => event.target.closest("a, button") || this.focusDesktop());
@@ -49,7 +51,7 @@ export class Tile {
   }
 
   focusDesktop() {
-    (this.frame ?? this.element).focus();
+    (this.frame ?? this.element).focus({ focusVisible: false });
   }
 
   showKeyboard(here) {
@@ -142,7 +144,7 @@ export class Tile {
 
   #message(title, text, actions, kind = "") {
     this.#overlay.className = `tile-overlay ${kind}`;
-    this.#overlay.replaceChildren(h("strong", { textContent: title }), text ? h("p", { textContent: text }) : "", h("div", { className: "overlay-actions" }, ...actions));
+    this.#overlay.replaceChildren(h("strong", { textContent: title }), text ? h("p", {}, ...prose(text)) : "", h("div", { className: "overlay-actions" }, ...actions));
     this.#overlay.hidden = false;
   }
 
@@ -220,6 +222,6 @@ export class Tile {
   #updateFacts() {
     const { image, created, memory_limit: memory, network } = this.workspace;
     const rows = [["Image", image], ["Age", age(created)], ["Memory limit", memory ? size(memory) : "none"], ["Network", network]];
-    replaceWhenChanged(this.facts, JSON.stringify(rows), () => rows.flatMap(([term, value]) => [h("dt", { textContent: term }), h("dd", { textContent: value })]));
+    replaceWhenChanged(this.facts, JSON.stringify(rows), () => rows.map(([term, value]) => h("div", {}, h("dt", { textContent: term }), h("dd", { textContent: value }))));
   }
 }

@@ -1,12 +1,12 @@
 // Messages in the corner of the page, read out politely.
 
-import { button, h, icon } from "./dom.js";
+import { button, h, icon, prose } from "./dom.js";
 
 const TOAST_MS = 14_000;
 
 /** A message in the corner; `action` is `{label, href}`. It stays longer while it has the focus or the pointer. */
 export function toast(title, detail = "", { kind = "", action = null } = {}) {
-  const element = h("div", { className: `toast ${kind}` }, icon(kind === "error" ? "alert" : "check"), h("div", { className: "toast-text" }, h("strong", { textContent: title }), detail ? h("p", { textContent: detail }) : null));
+  const element = h("div", { className: `toast ${kind}` }, icon(kind === "error" ? "alert" : "check"), h("div", { className: "toast-text" }, h("strong", { textContent: title }), detail ? h("p", {}, ...prose(detail)) : null));
   if (action) element.append(h("a", { className: "button", href: action.href, textContent: action.label }));
   const remove = () => element.remove();
   element.append(button("Dismiss", { iconName: "close", iconOnly: true, kind: "quiet", on: remove }));

@@ -17,11 +17,14 @@ export class Tree {
   /** `shown`: ids in the grid's visible page; `current`: the one with the keyboard. */
   update(ordered, shown, current) {
     const wanted = new Set();
+    const rows = new Map(ordered.map(({ workspace }, index) => [workspace.id, index]));
     ordered.forEach(({ workspace, depth }, index) => {
       wanted.add(workspace.id);
       const item = this.#items.get(workspace.id) ?? this.#create(workspace.id);
       if (this.#list.children[index] !== item.element) this.#list.insertBefore(item.element, this.#list.children[index] ?? null);
       this.#fill(item, workspace, depth);
+      // How many rows the line to the parent has to climb.
+      item.element.style.setProperty("--climb", String(index - (rows.get(workspace.parent) ?? index)));
       item.button.classList.toggle("shown", shown.has(workspace.id));
       if (workspace.id === current) item.button.setAttribute("aria-current", "true");
       else item.button.removeAttribute("aria-current");

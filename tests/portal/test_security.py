@@ -1,0 +1,228 @@
+"""What protects a person's browser: origins, headers, hosts, and what comes from hostile workspaces."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+
+import aiohttp
+import pytest
+
+from portal import hosts
+from tests.portal.conftest import HOST, ORIGIN, Portal
+from tests.portal.fake_engine import FakeEngine
+
+HOSTILE = '"><img src=x onerror=alert(1)><script>alert(2)</script>\n\u202e'
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/login", "/w/ws-1", "/nowhere", "/healthz", "/api/workspaces", "/api/nothing", "/static/x/css/base.css", "/ws"]
+)
+async def test_every_answer_carries_the_security_headers(portal: Portal, path: str) -> None:
+    answer = await portal.client().request("GET", path)
+    policy = answer.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy and "base-uri 'none'" in policy
+    assert "unsafe" not in policy and "data:" not in policy
+    assert "frame-src https://*.localhost:8443;" in policy
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Referrer-Policy"] == "strict-origin"
+    assert answer.headers["Cross-Origin-Opener-Policy"] == "same-origin"
+    assert "camera=()" in answer.headers["Permissions-Policy"]
+    assert "Access-Control-Allow-Origin" not in answer.headers
+    assert "Server" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": None},
+        {"Origin": "null"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "https://ws-1.localhost:8443"},
+        {"Origin": "http://localhost:8443"},
+        {"Origin": "https://localhost:43827"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+async def test_unsafe_requests_from_elsewhere_are_refused(portal: Portal, engine: FakeEngine, headers: dict[str, str | None]) -> None:
+    client = await portal.login()
+    for method, path, body in (
+        ("POST", "/api/workspaces", {"image": "workspace"}),
+        ("DELETE", "/api/workspaces/ws-1", None),
+        ("POST", "/api/login", {"user": "admin", "password": portal.password}),
+        ("POST", "/api/logout", None),
+    ):
+        answer = await client.request(method, path, body, headers=headers)
+        assert answer.status == 403 and (await answer.json())["error"]["code"] == "csrf", (method, path)
+    assert engine.calls == []
+    assert (await client.request("GET", "/api/workspaces")).status == 200, "the session is still there"
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"])
+async def test_a_body_that_a_form_can_send_is_refused(portal: Portal, kind: str) -> None:
+    client = await portal.login()
+    body = json.dumps({"image": "workspace"}).encode()
+    answer = await client.request("POST", "/api/workspaces", headers={"Content-Type": kind}, data=body)
+    assert answer.status == 403
+
+
+async def test_a_websocket_from_another_origin_is_refused(portal: Portal) -> None:
+    client = await portal.login()
+    for origin in (None, "https://ws-1.localhost:8443", "https://evil.example"):
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            async with client.socket(Origin=origin):
+                pass
+        assert refused.value.status == 403
+
+
+async def test_other_names_lead_to_the_one_origin(portal: Portal) -> None:
+    answer = await portal.client("127.0.0.1:8443").request("GET", "/w/ws-1?x=1")
+    assert answer.status == 308 and answer.headers["Location"] == "https://localhost:8443/w/ws-1?x=1"
+    assert (await portal.client("127.0.0.1:8443").request("POST", "/api/login", {})).status == 421
+    for host in ("evil.example", "ws-1.localhost:8443", "localhost.evil.example", "127.0.0.1.nip.example:8443"):
+        assert (await portal.client(host).request("GET", "/login")).status == 421, host
+
+
+async def test_a_path_cannot_turn_the_redirect_to_another_site(portal: Portal) -> None:
+    answer = await portal.client("127.0.0.1:8443").request("GET", "//evil.example/")
+    assert answer.headers["Location"].startswith("https://localhost:8443/")
+
+
+async def test_an_api_call_without_login_is_never_redirected(portal: Portal) -> None:
+    client = portal.client()
+    for method, path in (("GET", "/api/workspaces"), ("POST", "/api/workspaces"), ("DELETE", "/api/workspaces/ws-1")):
+        answer = await client.request(method, path)
+        assert answer.status == 401 and answer.content_type == "application/json"
+    page = await client.request("GET", "/")
+    assert page.status == 303 and page.headers["Location"] == "/login"
+
+
+@pytest.mark.parametrize("path", ["/static/x/../portal.db", "/static/x/..%2f..%2fpyproject.toml", "/static/x/%2e%2e/base.html", "/static/x//etc/passwd"])
+async def test_static_files_are_only_the_static_files(portal: Portal, path: str) -> None:
+    assert (await portal.client().request("GET", path)).status == 404
+
+
+async def test_hostile_names_arrive_as_json_text_only(portal: Portal, engine: FakeEngine) -> None:
+    engine.add(name=HOSTILE, error=HOSTILE)
+    client = await portal.login()
+    answer = await client.request("GET", "/api/workspaces")
+    assert answer.content_type == "application/json" and (await answer.json())[0]["name"] == HOSTILE
+    page = await client.request("GET", "/w/ws-1")
+    assert "alert" not in await page.text()
+
+
+async def test_log_text_is_plain_bounded_and_without_control_characters(portal: Portal, engine: FakeEngine) -> None:
+    engine.add()
+    engine.log_text = "\x1b]0;title\x07<script>alert(1)</script>\n" + "x" * 200_000 + "\nlast"
+    client = await portal.login()
+    answer = await client.request("GET", "/api/workspaces/ws-1/logs?tail=40")
+    text = await answer.text()
+    assert answer.content_type == "text/plain" and len(text) <= 64 * 1024 and text.endswith("last")
+    assert "\x1b" not in text and "\x07" not in text
+
+
+@pytest.mark.parametrize(
+    "method, path, body",
+    [
+        ("POST", "/api/workspaces", {"image": 7}),
+        ("POST", "/api/workspaces", {"image": "workspace", "ports": ["3000"]}),
+        ("POST", "/api/workspaces", {"image": "workspace", "ports": [0]}),
+        ("POST", "/api/workspaces", {"image": "workspace", "ports": [True]}),
+        ("POST", "/api/workspaces", {"image": "workspace", "memory": "4g"}),
+        ("POST", "/api/workspaces", {"image": "workspace", "env": {}}),
+        ("POST", "/api/workspaces", ["image"]),
+        ("POST", "/api/workspaces/ws-1/fork", {"copies": "2"}),
+        ("POST", "/api/workspaces/ws-1/fork", {"copies": True}),
+        ("POST", "/api/workspaces/..%2Fimages/fork", {"copies": 1}),
+        ("DELETE", "/api/workspaces/all", None),
+        ("GET", "/api/workspaces/ws-1/logs?tail=-1", None),
+        ("POST", "/api/images/nothing/build", None),
+        ("POST", "/api/login", {"user": "admin"}),
+    ],
+)
+async def test_bad_input_is_named_and_goes_no_further(
+    portal: Portal, engine: FakeEngine, method: str, path: str, body: object
+) -> None:
+    client = await portal.login()
+    answer = await client.request(method, path, body)
+    assert answer.status == 400 and (await answer.json())["error"]["message"]
+    assert engine.calls == []
+
+
+async def test_a_huge_body_is_refused(portal: Portal) -> None:
+    client = await portal.login()
+    answer = await client.request("POST", "/api/workspaces", {"image": "x" * 100_000})
+    assert answer.status == 413
+
+
+def test_sockets_and_rights_of_a_process_started_by_root(config) -> None:
+    """The real process drops root before it listens."""
+    if os.geteuid() != 0:
+        pytest.fail("needs root, to see it dropped")
+    from dataclasses import replace
+
+    user = "nobody"
+    config.data.mkdir(exist_ok=True)
+    config.data.parent.chmod(0o755)
+    environment = {
+        **os.environ,
+        "TCLONE_DATA": str(config.data),
+        "TCLONE_RUN": str(config.run),
+        "TCLONE_PORTAL_USER": user,
+        "PYTHONUNBUFFERED": "1",
+    }
+    assert replace(config, portal_user=user).portal_user == user
+    process = subprocess.Popen([sys.executable, "-m", "portal.control"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        path = config.run / "portal" / "control.sock"
+        output = b""
+        while b"control answers" not in output:
+            line = process.stdout.readline()
+            assert line, output.decode()
+            output += line
+        status = dict(line.split(":\t", 1) for line in open(f"/proc/{process.pid}/status").read().splitlines() if ":\t" in line)
+        assert "0" not in status["Uid"].split() and "0" not in status["Gid"].split() and not status["Groups"].strip()
+        assert status["NoNewPrivs"] == "1" and int(status["CapEff"], 16) == 0 and int(status["CapPrm"], 16) == 0
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+            client.sendall(f"GET /healthz HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode())
+            assert client.recv(100).startswith(b"HTTP/1.1 200")
+    finally:
+        process.terminate()
+        assert process.wait(10) == 0
+        process.stdout.close()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "host, workspace",
+    [
+        ("ws-3.localhost:8443", "ws-3"),
+        ("WS-3.LOCALHOST", "ws-3"),
+        ("ws-3.localhost.", None),
+        ("ws-3.localhost.evil.example", None),
+        ("a.ws-3.localhost", None),
+        ("ws-.localhost", None),
+        ("ws-3evil.localhost", None),
+        ("localhost:8443", None),
+        ("ws-3.localhost:x", None),
+        ("ws-3.localhost:8443@evil", None),
+        ("", None),
+    ],
+)
+def test_which_hosts_are_desktops(host: str, workspace: str | None) -> None:
+    assert hosts.workspace_of(host) == workspace
+
+
+def test_origins_keep_the_port_by_which_the_browser_came() -> None:
+    assert hosts.portal_origin(HOST) == ORIGIN
+    assert hosts.portal_origin("localhost") == "https://localhost"
+    assert hosts.desktop_origin("ws-2", "localhost:9443") == "https://ws-2.localhost:9443"
+
+
