@@ -130,14 +130,24 @@ static void hold_group(struct builder *builder, const struct process *process)
     adopt(builder, step, holder);
 }
 
-/* ns_last_pid can only be read inside the namespace; the highest id in use serves. */
+static int larger(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+/*
+ * ns_last_pid can only be read inside the namespace; the highest id in use serves. Steps and creators, which take any pid, get theirs above it: so
+ * it must cover every id that some node still wants, also those of zombies and of leaders that have ended.
+ */
 static int last_pid(const struct world *world)
 {
     int last = 0;
-    for (int i = 0; i < world->process_count; i++)
-        for (int k = 0; k < world->processes[i]->thread_count; k++)
-            if (world->processes[i]->threads[k].ns_tid > last)
-                last = world->processes[i]->threads[k].ns_tid;
+    for (int i = 0; i < world->process_count; i++) {
+        const struct process *process = world->processes[i];
+        last = larger(last, larger(process->ns_pid, larger(process->ns_group, process->ns_session)));
+        for (int k = 0; k < process->thread_count; k++)
+            last = larger(last, process->threads[k].ns_tid);
+    }
     return last;
 }
 
