@@ -32,60 +32,67 @@ class PublishedPort:
         self.key = key
         self._descriptors = descriptors
         self._on_dead = on_dead
-        self._slots = asyncio.Semaphore(_CONNECTIONS_PER_PORT)
         self._connections: set[asyncio.Task[None]] = set()
-        self._accepting: asyncio.Task[None] | None = None
+        self._listener: socket.socket | None = None
         self.connected = 0
 
     @property
     def listening(self) -> bool:
-        return self._accepting is not None and not self._accepting.done()
+        return self._listener is not None
 
     async def listen(self) -> None:
         """Fetch the listener from the engine and begin to accept. Raises EngineError, OSError."""
         sock = await self._descriptors.listener(self.key[0], self.key[1])
         sock.setblocking(False)
-        self._accepting = asyncio.get_running_loop().create_task(self._accept(sock))
+        self._listener = sock
+        self._watch()
 
-    async def stop_listening(self) -> None:
+    def stop_listening(self) -> None:
         """Give the listener back; connections go on. A new engine cannot bind a port that is still held here."""
-        if self._accepting is not None:
-            self._accepting.cancel()
-            await asyncio.gather(self._accepting, return_exceptions=True)
+        sock, self._listener = self._listener, None
+        if sock is not None:
+            asyncio.get_running_loop().remove_reader(sock)
+            sock.close()
 
     async def close(self) -> None:
         """End everything; connections are reset."""
-        await self.stop_listening()
+        self.stop_listening()
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
-    async def _accept(self, listening: socket.socket) -> None:
+    def _watch(self) -> None:
+        """Accept again, after a pause or a connection's end."""
+        if self._listener is not None and len(self._connections) < _CONNECTIONS_PER_PORT:
+            asyncio.get_running_loop().add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        """Take one client. Not `loop.sock_accept`: cancelled at the wrong moment, that loses an accepted socket."""
         loop = asyncio.get_running_loop()
-        with listening:
-            while True:
-                await self._slots.acquire()
-                try:
-                    client, _ = await loop.sock_accept(listening)
-                except OSError as exc:
-                    self._slots.release()
-                    if exc.errno not in _PASSING:
-                        # EINVAL: the engine shut the listener down, because the workspace goes or the engine starts anew.
-                        _log.debug("port %d of %s: %s", self.key[1], self.key[0], exc)
-                        break
-                    await asyncio.sleep(_ACCEPT_PAUSE)
-                    continue
-                except asyncio.CancelledError:
-                    self._slots.release()
-                    raise
-                task = loop.create_task(self._serve(client))
-                self._connections.add(task)
-                task.add_done_callback(self._forget)
-        self._on_dead()
+        assert self._listener is not None
+        try:
+            client, _ = self._listener.accept()
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as exc:
+            loop.remove_reader(self._listener)
+            if exc.errno in _PASSING:
+                loop.call_later(_ACCEPT_PAUSE, self._watch)
+                return
+            # EINVAL: the engine shut the listener down, because the workspace goes or the engine starts anew.
+            _log.debug("port %d of %s: %s", self.key[1], self.key[0], exc)
+            self.stop_listening()
+            self._on_dead()
+            return
+        task = loop.create_task(self._serve(client))
+        self._connections.add(task)
+        task.add_done_callback(self._forget)
+        if len(self._connections) >= _CONNECTIONS_PER_PORT:
+            loop.remove_reader(self._listener)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._connections.discard(task)
-        self._slots.release()
+        self._watch()
         if not task.cancelled() and task.exception() is not None:
             _log.error("port %d of %s", self.key[1], self.key[0], exc_info=task.exception())
 
@@ -169,7 +176,8 @@ class PublishedPorts:
         """Close what is not wanted, open what is missing. False when something has to be tried again."""
         if self._engine_lost:
             self._engine_lost = False
-            await asyncio.gather(*(port.stop_listening() for port in self._ports.values()))
+            for port in self._ports.values():
+                port.stop_listening()
         unwanted = [self._ports.pop(key) for key in self._ports.keys() - self._wanted]
         await asyncio.gather(*(port.close() for port in unwanted))
         for key in self._wanted - self._ports.keys():

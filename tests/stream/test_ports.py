@@ -20,9 +20,9 @@ async def _publish(world: World, workspace: str = "ws-1", container: int = 3000)
 
 async def _talk(port: int, data: bytes = b"hello") -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(data)
-    writer.write_eof()
     try:
+        writer.write(data)
+        writer.write_eof()
         return await asyncio.wait_for(reader.read(-1), 5)
     except OSError:
         return b""
