@@ -1,0 +1,181 @@
+/* Ops that make, bind and connect. */
+#include "unix_socket.h"
+#include "../files.h"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+
+static struct batch *batch_for(struct plan *plan, enum stage stage, const struct ucred *credentials)
+{
+    if (credentials->pid == 0 && credentials->uid == 0)
+        return &plan->common[stage];
+    return plan_creator(plan, stage, credentials->pid, credentials->uid, credentials->gid);
+}
+
+static void cell_to_slot(struct batch *batch, uint64_t cell, uint64_t slot, const char *what)
+{
+    EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_dup3, cell, slot, 0);
+    EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_close, cell);
+}
+
+void unix_emit_socket(struct batch *batch, int type, uint64_t slot, const char *what)
+{
+    EMIT(batch, what, SYS_socket, AF_UNIX, (uint64_t)type | SOCK_CLOEXEC, 0);
+    cell_to_slot(batch, emit_result_cell(batch), slot, what);
+}
+
+void unix_emit_bind(struct batch *batch, const struct unix_socket *socket)
+{
+    if (unix_is_named(&socket->name))
+        unix_place_bind(batch, socket->place, &socket->name, SLOT(batch->plan, socket->description), socket->label);
+}
+
+void unix_emit_settings(struct batch *batch, const struct unix_socket *socket)
+{
+    socket_options_emit(batch, &socket->options, SLOT(batch->plan, socket->description), socket->label);
+}
+
+uint64_t unix_connector_fd(struct plan *plan, const struct unix_connection *connection)
+{
+    return connection->connector ? SLOT(plan, connection->connector->description) : aux_slot(plan->world, connection->aux);
+}
+
+uint64_t unix_acceptor_fd(struct plan *plan, const struct unix_connection *connection)
+{
+    return connection->acceptor ? SLOT(plan, connection->acceptor->description) : aux_slot(plan->world, connection->aux);
+}
+
+static void emit_listener(struct plan *plan, const struct unix_listener *listener)
+{
+    struct batch *batch = batch_for(plan, STAGE_MAKE, &listener->credentials);
+    uint64_t slot = listener->socket ? SLOT(plan, listener->socket->description) : aux_slot(plan->world, listener->aux);
+    uint64_t backlog = listener->socket ? listener->socket->diag.limit : 1;
+    unix_emit_socket(batch, listener->type, slot, listener->label);
+    unix_place_bind(batch, listener->place, listener->name, slot, listener->label);
+    EMIT(batch, listener->label, SYS_listen, slot, backlog);
+    if (listener->socket)
+        unix_emit_settings(batch, listener->socket);
+}
+
+/* Sockets that are neither listening nor connected, and all datagram sockets. */
+static void emit_single(struct plan *plan, const struct unix_socket *socket)
+{
+    struct batch *batch = &plan->common[STAGE_MAKE];
+    unix_emit_socket(batch, socket->type, SLOT(plan, socket->description), socket->label);
+    unix_emit_bind(batch, socket);
+    unix_emit_settings(batch, socket);
+}
+
+/* Two datagram sockets that are each other's only peer and have no names come from socketpair. */
+static bool is_datagram_pair(const struct unix_socket *socket)
+{
+    const struct unix_socket *peer = socket->peer;
+    return peer && peer != socket && peer->peer == socket && !unix_is_named(&socket->name) && !unix_is_named(&peer->name);
+}
+
+static void emit_pair(struct batch *batch, int type, uint64_t first, uint64_t second, const char *what)
+{
+    uint64_t both = plan_reserve(batch->plan, 2 * sizeof(int32_t));
+    EMIT(batch, what, SYS_socketpair, AF_UNIX, (uint64_t)type | SOCK_CLOEXEC, 0, both);
+    EMIT_FLAGS(batch, what, OP_LOAD32(0), SYS_dup3, both, first, 0);
+    EMIT_FLAGS(batch, what, OP_LOAD32(0), SYS_dup3, both + 4, second, 0);
+    EMIT_FLAGS(batch, what, OP_LOAD32(0), SYS_close, both);
+    EMIT_FLAGS(batch, what, OP_LOAD32(0), SYS_close, both + 4);
+}
+
+static void emit_datagram_pair(struct plan *plan, struct unix_socket *socket)
+{
+    struct batch *batch = batch_for(plan, STAGE_MAKE, &socket->peer_credentials);
+    emit_pair(batch, SOCK_DGRAM, SLOT(plan, socket->description), SLOT(plan, socket->peer->description), socket->label);
+    unix_emit_settings(batch, socket);
+    unix_emit_settings(batch, socket->peer);
+    socket->visited = socket->peer->visited = true;
+}
+
+int unix_emit_make(struct plan *plan, struct unix_table *table, struct error *err)
+{
+    (void)err;
+    for (int i = 0; i < table->count; i++) {
+        struct unix_socket *socket = table->sockets[i];
+        if (socket->listening)
+            emit_listener(plan, socket->listener);
+        else if (socket->type == SOCK_DGRAM && is_datagram_pair(socket) && !socket->visited)
+            emit_datagram_pair(plan, socket);
+        else if (!socket->connection && !socket->visited)
+            emit_single(plan, socket);
+    }
+    for (int i = 0; i < table->temporary_count; i++)
+        emit_listener(plan, table->temporary[i]);
+    return 0;
+}
+
+/* The connecting socket may have a name of its own, bound before. */
+static void emit_connector(struct batch *batch, const struct unix_connection *connection)
+{
+    struct plan *plan = batch->plan;
+    const struct unix_listener *listener = connection->listener;
+    uint64_t slot = unix_connector_fd(plan, connection);
+    unix_emit_socket(batch, listener->type, slot, connection->label);
+    if (connection->connector)
+        unix_emit_bind(batch, connection->connector);
+    unix_place_connect(batch, listener->place, listener->name, slot, connection->label);
+}
+
+static void emit_accepted(struct plan *plan, const struct unix_connection *connection)
+{
+    struct batch *batch = batch_for(plan, STAGE_CONNECT, &connection->credentials);
+    const struct unix_listener *listener = connection->listener;
+    emit_connector(batch, connection);
+    uint64_t at = listener->socket ? SLOT(plan, listener->socket->description) : aux_slot(plan->world, listener->aux);
+    EMIT(batch, connection->label, SYS_accept4, at, 0, 0, SOCK_CLOEXEC);
+    cell_to_slot(batch, emit_result_cell(batch), unix_acceptor_fd(plan, connection), connection->label);
+}
+
+static void emit_connection(struct plan *plan, const struct unix_connection *connection)
+{
+    const struct unix_socket *either = connection->connector ? connection->connector : connection->acceptor;
+    struct batch *batch = batch_for(plan, STAGE_CONNECT, &connection->credentials);
+    if (connection->listener)
+        emit_accepted(plan, connection);
+    else
+        emit_pair(batch, either->type, unix_connector_fd(plan, connection), unix_acceptor_fd(plan, connection), connection->label);
+    if (connection->connector)
+        unix_emit_settings(batch, connection->connector);
+    if (connection->acceptor)
+        unix_emit_settings(batch, connection->acceptor);
+}
+
+static void emit_datagram_peer(struct plan *plan, const struct unix_socket *socket)
+{
+    struct batch *batch = &plan->common[STAGE_CONNECT];
+    if (socket->peer && unix_is_named(&socket->peer->name))
+        unix_place_connect(batch, socket->peer->place, &socket->peer->name, SLOT(plan, socket->description), socket->label);
+}
+
+int unix_emit_connect(struct plan *plan, struct unix_table *table, struct error *err)
+{
+    (void)err;
+    for (int i = 0; i < table->connection_count; i++)
+        if (!table->connections[i]->pending)
+            emit_connection(plan, table->connections[i]);
+    for (int i = 0; i < table->count; i++)
+        if (table->sockets[i]->type == SOCK_DGRAM && !table->sockets[i]->visited)
+            emit_datagram_peer(plan, table->sockets[i]);
+    return 0;
+}
+
+/* Connections that the listener has not accepted yet, after all that it has. What their clients sent already cannot be read by anybody but
+ * the listener, so it is lost in the branch. */
+int unix_emit_pending(struct plan *plan, struct unix_table *table, struct error *err)
+{
+    (void)err;
+    for (int i = 0; i < table->connection_count; i++) {
+        const struct unix_connection *connection = table->connections[i];
+        if (!connection->pending)
+            continue;
+        struct batch *batch = batch_for(plan, STAGE_FILL, &connection->connector->peer_credentials);
+        emit_connector(batch, connection);
+        unix_emit_settings(batch, connection->connector);
+    }
+    return 0;
+}
