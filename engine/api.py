@@ -283,12 +283,12 @@ async def _drain(channel: web.WebSocketResponse) -> None:
 
 async def _json_body(request: web.Request) -> dict[str, Any]:
     """The body as an object; an empty body is an empty one."""
-    text = await request.text()
-    if not text.strip():
+    data = await request.read()
+    if not data.strip():
         return {}
     try:
-        body = json.loads(text)
-    except ValueError as error:
+        body = json.loads(data)
+    except (ValueError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object")

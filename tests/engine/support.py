@@ -53,6 +53,9 @@ class Engine:
         deadline = time.monotonic() + _START_SECONDS
         while not self.config.socket.exists():
             if self.process.poll() is not None or time.monotonic() > deadline:
+                self.process.kill()
+                self.process.wait()
+                self.process = None
                 raise AssertionError(f"the engine did not start:\n{self.log.read_text()[-4000:]}")
             await asyncio.sleep(0.02)
 

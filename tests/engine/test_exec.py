@@ -1,0 +1,89 @@
+"""Commands in a workspace: streams, status, terminal, users, and what they may not hold."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.client import EngineClient
+from engine.errors import BadRequest, NotFound
+from tests.engine.support import IMAGE, Engine, eventually, pids_of
+
+
+@pytest.fixture
+async def workspace(client: EngineClient) -> str:
+    return (await client.launch(IMAGE, env={"GREETING": "hello"}, wait=True))["id"]
+
+
+async def test_streams_and_status(client: EngineClient, workspace: str) -> None:
+    assert await client.run(workspace, ["sh", "-c", "cat; echo err >&2; exit 7"], stdin=b"in") == (7, b"in", b"err\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "status"),
+    [(["sh", "-c", "kill -9 $$"], 137), (["no-such-program"], 127), (["/etc/passwd"], 126)],
+)
+async def test_status_of_commands_that_die_or_cannot_start(
+    client: EngineClient, workspace: str, argv: list[str], status: int
+) -> None:
+    code, out, err = await client.run(workspace, argv)
+    assert (code, out) == (status, b"")
+    assert status == 137 or err
+
+
+async def test_a_terminal_of_the_workspace_itself(client: EngineClient, workspace: str) -> None:
+    code, out, _ = await client.run(workspace, ["sh", "-c", "tty; stty size"], tty=True, rows=33, cols=99)
+    assert (code, out) == (0, b"/dev/pts/0\r\n33 99\r\n")
+
+
+async def test_the_terminal_can_be_resized(client: EngineClient, workspace: str) -> None:
+    async with client.exec(workspace, ["sh", "-c", "read line; stty size"], tty=True) as session:
+        await session.resize(50, 120)
+        await session.write(b"\n")
+        out = b"".join([data async for _, data in session.output()])
+    assert out.endswith(b"50 120\r\n")
+
+
+async def test_users_environment_and_directory(client: EngineClient, workspace: str) -> None:
+    _, out, _ = await client.run(workspace, ["sh", "-c", "id -u; id -g; id -G; echo $HOME $USER $GREETING $X; pwd"], user="user", env={"X": "1"})
+    assert out.decode().split("\n") == ["1000", "1000", "1000 29", "/tmp user hello 1", "/tmp", ""]
+    with pytest.raises(BadRequest, match="no user 'ghost'"):
+        await client.run(workspace, ["true"], user="ghost")
+    with pytest.raises(NotFound):
+        await client.run("nowhere", ["true"])
+
+
+async def test_a_command_holds_three_descriptors_and_no_more_rights_than_the_workspace(client: EngineClient, workspace: str) -> None:
+    _, out, _ = await client.run(workspace, ["ls", "/proc/self/fd"])
+    assert out.split() == [b"0", b"1", b"2", b"3"]  # 3 is the directory that ls itself opened
+    _, out, _ = await client.run(workspace, ["sh", "-c", "cat /proc/self/status /proc/1/status | grep -E 'Cap(Eff|Bnd)|^Seccomp:'"])
+    if not out:  # no grep among the applets
+        _, out, _ = await client.run(workspace, ["cat", "/proc/self/status", "/proc/1/status"])
+    rows = [line.split() for line in out.decode().splitlines() if line.startswith(("CapEff", "CapBnd", "Seccomp:"))]
+    assert rows[: len(rows) // 2] == rows[len(rows) // 2 :]
+    assert ["Seccomp:", "2"] in rows
+
+
+async def test_a_command_ends_with_its_connection(engine: Engine, client: EngineClient, workspace: str) -> None:
+    before = set(pids_of(engine, workspace))
+    async with client.exec(workspace, ["sleep", "1000"]):
+        await eventually(lambda: len(pids_of(engine, workspace)) > len(before))
+    await eventually(lambda: set(pids_of(engine, workspace)) == before)
+
+
+async def test_a_slow_reader_does_not_fill_the_engines_memory(engine: Engine, client: EngineClient, workspace: str) -> None:
+    import psutil
+
+    assert engine.process is not None
+    process = psutil.Process(engine.process.pid)
+    async with client.exec(workspace, ["yes"]):
+        await asyncio.sleep(0.3)
+        before = process.memory_info().rss
+        await asyncio.sleep(1.0)
+        assert process.memory_info().rss - before < 32 << 20
+
+
+async def test_many_at_once(client: EngineClient, workspace: str) -> None:
+    results = await asyncio.gather(*(client.run(workspace, ["echo", str(number)]) for number in range(12)))
+    assert [out for _, out, _ in results] == [f"{number}\n".encode() for number in range(12)]
