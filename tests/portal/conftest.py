@@ -35,6 +35,8 @@ from tests.portal.front import Front
 HOST = "localhost:8443"
 ORIGIN = f"https://{HOST}"
 CHROMIUM = "/usr/bin/chromium"
+# How long a test waits for what must come, in seconds: long, because test machines can be busy.
+PATIENCE = 30.0
 
 
 @pytest.fixture
@@ -153,7 +155,7 @@ async def portal(config: Config, options: Options, engine: FakeEngine) -> AsyncI
     assert prepared.password is not None
     async with serving(config, options) as control:
         served = Portal(config, prepared.password, control)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             while control.feed.engine != "up":
                 await asyncio.sleep(0.01)
         yield served

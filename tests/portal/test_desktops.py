@@ -6,13 +6,14 @@ import asyncio
 import os
 import socket
 import struct
+import sys
 from typing import Any
 
 import pytest
 
 from portal.sessions import Session
 from portal.tickets import LIFE_SECONDS, Tickets
-from tests.portal.conftest import Client, Portal
+from tests.portal.conftest import PATIENCE, Client, Portal
 from tests.portal.fake_engine import FakeEngine
 
 
@@ -92,10 +93,10 @@ async def test_the_stream_process_hears_of_ended_sessions_at_once(portal: Portal
     client, stream = await portal.login(), portal.private()
     _, grant = await ask(stream, "/tickets/redeem", {"code": (await ticket(client))["code"], "workspace": "ws-1"})
     async with stream.socket("/sessions/watch") as watch:
-        first = await watch.receive_json(timeout=1)
+        first = await watch.receive_json(timeout=PATIENCE)
         assert first == {"type": "snapshot", "sessions": [grant["session"]]}
         await client.request("POST", "/api/logout")
-        assert await watch.receive_json(timeout=1) == {"type": "ended", "session": grant["session"], "reason": "logout"}
+        assert await watch.receive_json(timeout=PATIENCE) == {"type": "ended", "session": grant["session"], "reason": "logout"}
 
 
 async def test_a_desk_outlives_a_restart_of_control(portal: Portal, engine: FakeEngine) -> None:
@@ -135,8 +136,6 @@ async def test_the_private_socket_asks_who_is_there(portal: Portal) -> None:
         "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
         "s.sendall(b'GET /health HTTP/1.1\\r\\nHost: c\\r\\nConnection: close\\r\\n\\r\\n'); print(s.recv(64).split()[1].decode())"
     )
-    import sys
-
     process = await asyncio.create_subprocess_exec(
         "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable,
         "-c", code, str(portal.places.private_socket), stdout=asyncio.subprocess.PIPE,

@@ -16,7 +16,7 @@ from portal.attempts import LIMIT, WINDOW_SECONDS, Attempts
 from portal.database import connect
 from portal.node import Patience
 from portal.setup import prepare
-from tests.portal.conftest import Portal
+from tests.portal.conftest import PATIENCE, Portal
 
 
 async def test_the_password_opens_and_the_key_comes_once(portal: Portal) -> None:
@@ -99,20 +99,20 @@ async def test_logout_ends_the_session_and_its_socket_at_once(portal: Portal) ->
     client = await portal.login()
     async with client.socket() as socket:
         await socket.send_json({"type": "hello", "key": client.key, "since": None})
-        assert (await socket.receive_json(timeout=2))["type"] == "snapshot"
+        assert (await socket.receive_json(timeout=PATIENCE))["type"] == "snapshot"
         cookie = client.cookies["__Host-tclone"]
         assert (await client.request("POST", "/api/logout")).status == 204
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(PATIENCE):
             while (await socket.receive_json())["type"] != "ended":
                 pass
     client.cookies["__Host-tclone"] = cookie
     assert (await client.request("GET", "/api/workspaces")).status == 401
 
 
-async def test_a_new_password_ends_every_session_within_a_second(portal: Portal) -> None:
+async def test_a_new_password_ends_every_session(portal: Portal) -> None:
     client = await portal.login()
     fresh = await asyncio.to_thread(accounts.reset_password, portal.config)
-    async with asyncio.timeout(1.5):
+    async with asyncio.timeout(PATIENCE):
         while (await client.request("GET", "/api/workspaces")).status == 200:
             await asyncio.sleep(0.05)
     assert (await client.login(portal.password)).status == 401
@@ -128,7 +128,7 @@ class TestLifetime:
         client = await portal.login()
         async with client.socket() as socket:
             await socket.send_json({"type": "hello", "key": client.key})
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(PATIENCE):
                 while (await socket.receive_json())["type"] != "ended":
                     pass
         assert (await client.request("GET", "/api/workspaces")).status == 401
