@@ -182,19 +182,27 @@ static int read_pieces(struct copier *copier, int index, int first, int last, ch
     return 0;
 }
 
-static int place_pages(int userfaultfd, const char *buffer, size_t length, uint64_t address)
+static int overwrite(const struct branch *branch, int index, const char *buffer, size_t length, uint64_t address)
+{
+    struct iovec from = { (void *)buffer, length }, to = { (void *)address, length };
+    return process_vm_writev(branch->pids[index], &from, 1, &to, 1, 0) == (ssize_t)length ? 0 : -1;
+}
+
+/* A page can be there already, full of zeroes: whoever reads /proc/PID/cmdline (ps) makes the kernel look at the new process's stack. */
+static int place_pages(const struct branch *branch, int index, const char *buffer, size_t length, uint64_t address)
 {
     while (length) {
         struct uffdio_copy copy = { .dst = address, .src = (uint64_t)buffer, .len = length, .mode = UFFDIO_COPY_MODE_DONTWAKE };
-        if (ioctl(userfaultfd, UFFDIO_COPY, &copy) == 0)
+        if (ioctl(branch->userfaultfds[index], UFFDIO_COPY, &copy) == 0)
             return 0;
-        if (errno != EAGAIN)
+        size_t done = errno == EAGAIN && copy.copy > 0 ? (size_t)copy.copy : 0;
+        if (errno == EEXIST && overwrite(branch, index, buffer, PAGE, address) == 0)
+            done = PAGE;
+        else if (errno != EAGAIN)
             return -1;
-        if (copy.copy > 0) {
-            buffer += copy.copy;
-            address += (uint64_t)copy.copy;
-            length -= (size_t)copy.copy;
-        }
+        buffer += done;
+        address += done;
+        length -= done;
     }
     return 0;
 }
@@ -209,8 +217,9 @@ static int write_pieces(struct copier *copier, struct branch *branch, int index,
         const struct page_run *piece = &copier->pieces[index][i];
         size_t length = piece->end - piece->start;
         if (piece->vma->by_userfaultfd) {
-            if (place_pages(branch->userfaultfds[index], buffer + at, length, piece->start) < 0)
-                return fail_errno(err, "%s: cannot fill its memory", branch->id);
+            if (place_pages(branch, index, buffer + at, length, piece->start) < 0)
+                return fail_errno(err, "%s: cannot fill the memory of %s at %lx-%lx", branch->id,
+                                  process_label(copier->world->processes[index]), (unsigned long)piece->start, (unsigned long)piece->end);
         } else if (piece->vma->protection & PROT_WRITE) {
             from[count] = (struct iovec){ (void *)(buffer + at), length };
             to[count++] = (struct iovec){ (void *)piece->start, length };
