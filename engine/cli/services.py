@@ -21,9 +21,9 @@ from engine.errors import NotFound
 # The interpreter by the path it was started with: that of the virtual environment.
 COMMAND = [sys.executable, "-m", "engine.cli.main"]
 _CHECK_SECONDS = 5.0
-# Opening the pool may have to make and check a file system first, and recovery looks at every workspace.
-_ENGINE_SECONDS = 120.0
-_PORTAL_SECONDS = 30.0
+# Generous: opening the pool may have to make a file system, recovery looks at every workspace, and on a host busy with other work
+# the imports alone have been seen to take half a minute. A service that ends by itself is reported at once all the same.
+_START_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def all_services(config: Config, port: int) -> list[Service]:
             logs / "engine.log",
             _answers("http://engine/v1/health", config.socket),
             environment,
-            _ENGINE_SECONDS,
+            _START_SECONDS,
         ),
         Service(
             "control",
@@ -112,7 +112,7 @@ def all_services(config: Config, port: int) -> list[Service]:
             logs / "control.log",
             _answers("http://control/healthz", config.run / "portal" / "control.sock"),
             environment,
-            _PORTAL_SECONDS,
+            _START_SECONDS,
         ),
         Service(
             "stream",
@@ -120,6 +120,6 @@ def all_services(config: Config, port: int) -> list[Service]:
             logs / "stream.log",
             _answers(f"https://localhost:{port}/healthz"),
             environment,
-            _PORTAL_SECONDS,
+            _START_SECONDS,
         ),
     ]

@@ -36,18 +36,18 @@ class Service:
     log: Path
     healthy: Check
     environment: Mapping[str, str]
-    start_seconds: float = 60.0
+    start_seconds: float
 
 
 class StartFailure(Exception):
     """A service never became healthy. The message has its last log lines."""
 
 
-def tail(log: Path, lines: int = 12) -> str:
-    """The last lines of a log; empty when there is none."""
+def tail(log: Path, lines: int = 12, since: int = 0) -> str:
+    """The last lines of a log, none from before byte `since`; empty when there is none."""
     try:
         with open(log, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            file.seek(max(since, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
             return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
     except FileNotFoundError:
         return ""

@@ -26,7 +26,8 @@ from engine.errors import Conflict, EngineError, Internal, Unavailable
 
 # The supervisor gives each service 15 s to stop; the engine is last.
 _DOWN_SECONDS = 60.0
-_START_SECONDS = 200.0
+# Three services with 120 s each.
+_START_SECONDS = 400.0
 _POLL_SECONDS = 0.1
 
 
@@ -259,6 +260,7 @@ def _detach(config: Config, port: int) -> None:
     """Start the supervisor in a session of its own and wait until it is ready. Raises Unavailable with its last words."""
     log_path = host.logs(config) / "supervisor.log"
     descriptor = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    since = os.fstat(descriptor).st_size
     try:
         process = subprocess.Popen(
             [*services.COMMAND, "up", "--supervised", "--port", str(port)],
@@ -273,7 +275,8 @@ def _detach(config: Config, port: int) -> None:
     try:
         _wait_ready(config, process)
     except Unavailable:
-        raise Unavailable(tail(log_path, lines=20) or f"the supervisor ended without a word; see {log_path}") from None
+        words = tail(log_path, lines=20, since=since).removeprefix("tclone: ")
+        raise Unavailable(words or f"TClone did not start; see {host.logs(config)}") from None
     # It outlives us on purpose; without this the interpreter would warn of an abandoned child.
     process.returncode = 0
 
