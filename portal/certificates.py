@@ -33,9 +33,11 @@ def ensure(places: Places, name: str = PORTAL_HOST) -> str:
     ca_key = serialization.load_pem_private_key(places.ca_key.read_bytes(), None)
     assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
     if _leaf_is_due(places, ca):
-        leaf, leaf_key = _make_leaf(ca, ca_key, name)
+        names: list[x509.GeneralName] = [x509.DNSName(name), x509.DNSName(f"*.{name}")]
+        names += [x509.IPAddress(ipaddress.ip_address(network.partition("/")[0])) for network in _ADDRESSES]
+        leaf, leaf_key = make_leaf(ca, ca_key, names, name)
         chain = leaf.public_bytes(serialization.Encoding.PEM) + ca.public_bytes(serialization.Encoding.PEM)
-        _write(places.leaf_key, _pem(leaf_key), 0o600)
+        _write(places.leaf_key, key_pem(leaf_key), 0o600)
         _write(places.leaf_certificate, chain, 0o644)
     return ":".join(f"{byte:02X}" for byte in ca.fingerprint(hashes.SHA256()))
 
@@ -76,16 +78,15 @@ def _make_ca(name: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     return certificate, key
 
 
-def _make_leaf(
-    ca: x509.Certificate, ca_key: ec.EllipticCurvePrivateKey, name: str
+def make_leaf(
+    ca: x509.Certificate, ca_key: ec.EllipticCurvePrivateKey, names: list[x509.GeneralName], common_name: str
 ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """A server certificate for these names, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
-    names: list[x509.GeneralName] = [x509.DNSName(name), x509.DNSName(f"*.{name}")]
-    names += [x509.IPAddress(ipaddress.ip_address(network.partition("/")[0])) for network in _ADDRESSES]
     now = datetime.now(timezone.utc)
     certificate = (
         x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)]))
         .issuer_name(ca.subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
@@ -116,14 +117,15 @@ def _usage(sign_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """The private key as unencrypted PKCS #8."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
 def _write_pair(certificate: Path, key: Path, made: x509.Certificate, made_key: ec.EllipticCurvePrivateKey) -> None:
-    _write(key, _pem(made_key), 0o600)
+    _write(key, key_pem(made_key), 0o600)
     _write(certificate, made.public_bytes(serialization.Encoding.PEM), 0o644)
 
 

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import hashes
 
 from engine.config import Config
 from portal import certificates
+from portal.desktop_certificates import DesktopCertificates
 from portal.places import Places
 
 
@@ -60,6 +61,7 @@ async def test_a_client_that_trusts_the_ca_connects(places: Places, name: str) -
     certificates.ensure(places)
     server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server_side.load_cert_chain(places.leaf_certificate, places.leaf_key)
+    DesktopCertificates(places.tls).install(server_side)
 
     def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
@@ -69,6 +71,7 @@ async def test_a_client_that_trusts_the_ca_connects(places: Places, name: str) -
     port = server.sockets[0].getsockname()[1]
     _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client_side, server_hostname=name)
     writer.close()
+    await writer.wait_closed()
     with pytest.raises(ssl.SSLCertVerificationError):
         await asyncio.open_connection("127.0.0.1", port, ssl=client_side, server_hostname="evil.example")
     server.close()

@@ -1,0 +1,98 @@
+"""The pages in Chromium: the story of a person, against the fake engine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from tests.portal.conftest import PATIENCE, Portal
+from tests.portal.fake_engine import FakeEngine
+from tests.portal.front import Front
+
+HOSTILE = '<img src=x onerror="window.hacked=1">'
+MS = PATIENCE * 1000
+expect.set_options(timeout=MS)
+
+
+@pytest.fixture
+async def page(browser: Browser, portal: Portal, front: Front) -> AsyncIterator[Page]:
+    """A page that is logged in; it fails the test on any script error or breach of the content security policy."""
+    context = await browser.new_context(ignore_https_errors=True, viewport={"width": 1280, "height": 800})
+    context.set_default_timeout(MS)
+    made = await context.new_page()
+    complaints: list[str] = []
+    made.on("pageerror", lambda error: complaints.append(str(error)))
+    made.on("console", lambda message: complaints.append(message.text) if "Content Security Policy" in message.text else None)
+    await made.goto(f"https://localhost:{front.port}/")
+    await made.get_by_label("Password").fill(portal.password)
+    await made.get_by_role("button", name="Log in").click()
+    await expect(made.locator("#connection")).to_have_attribute("data-state", "live")
+    yield made
+    assert complaints == []
+    assert await made.evaluate("window.hacked") is None
+    await context.close()
+
+
+async def test_launch_fork_and_discard(page: Page, engine: FakeEngine, front: Front) -> None:
+    engine.step = 0.05
+    await expect(page.get_by_text("No workspaces yet")).to_be_visible()
+    await page.get_by_role("button", name="Launch", exact=True).click()
+    await expect(page.get_by_role("radio", name="webtop-xfce")).to_be_checked()
+    await page.locator("dialog button[type=submit]").click()
+    await expect(page.frame_locator("iframe").get_by_text("File Manager")).to_be_visible()
+    await page.get_by_role("button", name="Fork", exact=True).click()
+    await page.get_by_role("radio", name="2", exact=True).check()
+    await page.locator("dialog button[type=submit]").click()
+    await expect(page.locator("article.tile iframe")).to_have_count(3)
+    await expect(page.locator(".toast").last).to_contain_text(re.compile("paused 284 ms.*usable after 348 ms"))
+    assert sorted(set(front.entered)) == ["ws-1", "ws-2", "ws-3"]
+    assert not any("code=" in line for line in front.requests), "no ticket in an address"
+    tile = page.locator('article[data-workspace="ws-3"]')
+    await expect(tile.get_by_role("link", name="Port 3000")).to_have_attribute("href", f"http://localhost:{engine.workspaces['ws-3']['ports']['3000']}")
+    await tile.get_by_role("button", name="Discard").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Discard").click()
+    await expect(page.locator("article.tile")).to_have_count(2)
+    assert "ws-3" not in engine.workspaces
+
+
+async def test_hostile_names_are_shown_as_text(page: Page, engine: FakeEngine) -> None:
+    engine.add(name=HOSTILE, state="failed", error=HOSTILE, desktop=False)
+    await expect(page.locator(".tile-name")).to_have_text(HOSTILE)
+    await expect(page.locator("article img")).to_have_count(0)
+
+
+async def test_a_refused_fork_says_why_and_can_be_tried_again(page: Page, engine: FakeEngine) -> None:
+    engine.add(desktop=False, image="workspace")
+    engine.refuse("fork", "unsupported", "pid 7 (/usr/bin/x): io_uring is in use")
+    await page.get_by_role("button", name="Fork", exact=True).click()
+    await page.locator("dialog button[type=submit]").click()
+    await expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("io_uring is in use", ignore_case=True)
+    engine.allow("fork")
+    await page.get_by_role("dialog").get_by_role("button", name="Retry").click()
+    await expect(page.locator("article.tile")).to_have_count(2)
+
+
+async def test_a_lost_engine_is_said_and_comes_back(page: Page, engine: FakeEngine) -> None:
+    await engine.stop()
+    await expect(page.get_by_text("The engine is down")).to_be_visible()
+    await expect(page.get_by_role("button", name="Launch", exact=True)).to_be_disabled()
+    await engine.start()
+    await expect(page.get_by_text("The engine is down")).to_be_hidden()
+
+
+async def test_logout_leaves_nothing_and_leads_to_the_login(page: Page) -> None:
+    await page.get_by_role("button", name="Log out").click()
+    await expect(page.get_by_role("heading", name="Log in to TClone")).to_be_visible()
+    assert await page.evaluate("localStorage.getItem('tclone-key')") is None
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+async def test_nothing_runs_out_of_the_page(page: Page, engine: FakeEngine, width: int) -> None:
+    for _ in range(3):
+        engine.add(name="a-name-as-long-as-a-name-may-be-0123456789", desktop=False, image="workspace")
+    await page.set_viewport_size({"width": width, "height": 800})
+    await expect(page.locator("article.tile")).to_have_count(3)
+    assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
