@@ -2,8 +2,10 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #ifndef PTRACE_PEEKSIGINFO
 #define PTRACE_PEEKSIGINFO 0x4209
@@ -54,9 +56,32 @@ static bool signal_is_due(const struct thread *thread)
     return false;
 }
 
+/*
+ * A thread frozen a second time in the same wait is in restart_syscall, and the number of the call it began with is nowhere in its registers. Most
+ * code loads it by the instruction before the system call: mov eax, imm32. SYS_restart_syscall when it does not.
+ */
+static uint64_t number_before_restart(const struct thread *thread)
+{
+    unsigned char code[7];
+    uint32_t number;
+    if (pread(thread->process->mem, code, sizeof code, (off_t)(thread->regs.rip - sizeof code)) != sizeof code)
+        return SYS_restart_syscall;
+    memcpy(&number, code + 1, sizeof number);
+    bool understood = code[0] == 0xb8 && code[5] == 0x0f && code[6] == 0x05;
+    if (understood && (number == SYS_poll || number == SYS_nanosleep || number == SYS_clock_nanosleep || number == SYS_futex))
+        return number;
+    return SYS_restart_syscall;
+}
+
 void interrupted_conceal(struct thread *thread)
 {
     struct user_regs_struct *regs = &thread->regs;
+    if ((long)regs->rax == RESTART_BLOCK) {
+        if (regs->orig_rax == SYS_restart_syscall)
+            regs->orig_rax = number_before_restart(thread);     /* the source's kernel restarts by its block, whatever this says */
+        if (regs->orig_rax == SYS_poll && (int)regs->rdx < 0 && !signal_is_due(thread))
+            enter_again(regs);
+    }
     if ((long)regs->rax == -EINTR && waits_for_ever(regs) && !signal_is_due(thread))
         enter_again(regs);
 }
@@ -79,6 +104,10 @@ void interrupted_restart(struct user_regs_struct *regs)
     if (in_syscall) {
         switch ((long)regs->rax) {
         case RESTART_BLOCK:
+            if (regs->orig_rax == SYS_restart_syscall) {
+                regs->rax = (uint64_t)-EINTR;       /* the block it would go on by is not here */
+                break;
+            }
             sleep_what_is_left(regs);
             enter_again(regs);
             break;

@@ -45,6 +45,16 @@ static size_t unusual_affinity(const unsigned char *mask, int64_t size)
     return (size_t)size;
 }
 
+/* For ordinary policies this is the time slice: set back, the default would count as one's own choice. */
+static void forget_default_slice(struct scheduling *scheduling)
+{
+    static struct scheduling own;
+    if (!own.size)
+        syscall(SYS_sched_getattr, 0, &own, sizeof own, 0);
+    if (scheduling->runtime == own.runtime)
+        scheduling->runtime = 0;
+}
+
 static int attributes_collect(struct query *query, void *memo, struct error *err)
 {
     (void)err;
@@ -53,6 +63,7 @@ static int attributes_collect(struct query *query, void *memo, struct error *err
     struct attributes *attributes = thread->attributes = must_alloc(sizeof *attributes);
     memcpy(&attributes->scheduling, query_read(query, mine->scheduling), sizeof attributes->scheduling);
     attributes->scheduling.size = sizeof attributes->scheduling;
+    forget_default_slice(&attributes->scheduling);
     memcpy(attributes->affinity, query_read(query, mine->affinity), AFFINITY_BYTES);
     attributes->affinity_size = unusual_affinity(attributes->affinity, query_result(query, mine->affinity_op));
     int64_t priority = query_result(query, mine->io_priority_op);

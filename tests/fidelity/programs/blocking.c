@@ -32,7 +32,7 @@ static void __attribute__((noreturn)) block(int what)
     case SLEEP_UNTIL:
         result = clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
         now = fidelity_now(CLOCK_MONOTONIC);
-        if (result == 0 && (now < deadline || now > deadline + 0.5))
+        if (result == 0 && (now < deadline || now > deadline + 2))
             result = 2;
         break;
     case POLL: {

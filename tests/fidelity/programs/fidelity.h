@@ -26,6 +26,10 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Some fifty processes poll in each of several workspaces on a machine that may have two cores. */
+#define FIDELITY_POLL_MS 50
+/* A program that spins to be met at work by the fork stops doing so after this many seconds. */
+#define FIDELITY_SPIN_SECONDS 4
 #define FIDELITY_DIRECTORY "/tmp/fidelity/"
 
 static inline const char *fidelity_name(void)
@@ -102,7 +106,7 @@ static inline bool fidelity_may_go(void)
 static inline void fidelity_await_go(void)
 {
     while (!fidelity_may_go())
-        fidelity_sleep_ms(10);
+        fidelity_sleep_ms(FIDELITY_POLL_MS);
 }
 
 /* After "go": am I in a branch? */
