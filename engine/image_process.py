@@ -48,6 +48,7 @@ async def run_confined(
     *,
     network: bool = True,
     env: Mapping[str, str] | None = None,
+    stdin: int = asyncio.subprocess.DEVNULL,
 ) -> None:
     """Run one command to its end, its output passed line by line to `on_line`.
 
@@ -58,7 +59,7 @@ async def run_confined(
     try:
         process = await asyncio.create_subprocess_exec(
             *confine, *argv,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+            stdin=stdin, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             env=environment(env), limit=_LINE_BYTES,
         )  # fmt: skip
     except FileNotFoundError as error:

@@ -350,7 +350,9 @@ def _remove_image_folder(path: Path) -> None:
     if root.is_dir() and syscalls.is_btrfs(root) and syscalls.is_subvolume(root):
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            syscalls.subvolume_destroy(fd, "rootfs")
+            # Two cleanings may meet at one folder.
+            with contextlib.suppress(FileNotFoundError):
+                syscalls.subvolume_destroy(fd, "rootfs")
         finally:
             os.close(fd)
     shutil.rmtree(path, ignore_errors=True)
