@@ -53,7 +53,6 @@ class Criu:
         self._directory = Path()
         self._stack = contextlib.AsyncExitStack()
         self._source = 0
-        self._mounts = 0
 
     async def __aenter__(self) -> "Criu":
         try:
@@ -74,24 +73,10 @@ class Criu:
             path.mkdir(parents=True)
         os.mknod(root / "dev/null", 0o666 | 0o020000, os.makedev(1, 3))
         shutil.copy(self._load, root / _LOAD[1:])
-        await self._hold_mounts(root)
         arguments = [_LOAD, "run", str(self._workload.processes), str(self._workload.dirty), _READY]
-        self._source = int(await _output([str(self._contain), str(root), *arguments]))
+        self._source = int(await _output([str(self._contain), "run", str(root), *arguments]))
         self._stack.callback(_end, self._source)
         await self._ready(root / _READY[1:])
-
-    async def _hold_mounts(self, root: Path) -> None:
-        """A mount namespace for criu itself: a root to restore into must be a mount point, and /run a tmpfs. The host sees neither."""
-        script = 'mount --bind "$1" /run && mount --bind "$2" "$2" && echo ready && exec sleep infinity'
-        argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", str(self._directory / "run"), str(root)]
-        process = await asyncio.create_subprocess_exec(
-            *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, start_new_session=True
-        )
-        self._stack.push_async_callback(_end_child, process)
-        assert process.stdout is not None
-        if await process.stdout.readline() != b"ready\n":
-            raise Unavailable("cannot make a mount namespace for criu")
-        self._mounts = process.pid
 
     async def _ready(self, report: Path) -> None:
         deadline = time.monotonic() + _READY_SECONDS
@@ -148,8 +133,10 @@ class Criu:
                 raise Internal(f"criu restored {_count_in_namespace(pid)} processes instead of {expected}")
 
     async def _run(self, images: Path, log: str, arguments: list[str]) -> None:
-        argv = ["nsenter", f"--mount=/proc/{self._mounts}/ns/mnt", str(self._criu), arguments[0], "--images-dir", str(images)]
-        argv += ["--work-dir", str(images), "--log-file", log, *_COMMON, *arguments[1:]]
+        # In a mount namespace with a tmpfs /run, and with the root as a mount point, which a restore asks for.
+        argv = [str(self._contain), "mounts", str(self._directory / "run"), str(self._directory / "root"), str(self._criu)]
+        argv += [arguments[0], "--images-dir", str(images), "--work-dir", str(images)]
+        argv += ["--log-file", log, *_COMMON, *arguments[1:]]
         process = await asyncio.create_subprocess_exec(
             *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
         )

@@ -182,7 +182,6 @@ def main(argv: list[str] | None = None) -> int:
     become_subreaper()
     directory = Path(tempfile.mkdtemp(prefix="tclone-bench-", dir="/var/tmp"))
     leaks = LeakCounter()
-    leaks.own("tclone-bench-")
     leaks.own_engine(directory / "data", directory / "run")
     leaks.start()
     run = _Run(options, workloads)
