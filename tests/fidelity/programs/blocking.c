@@ -45,6 +45,9 @@ static void __attribute__((noreturn)) block(int what)
         break;
     case FUTEX:
         result = syscall(SYS_futex, &board->word, FUTEX_WAIT, 0, NULL, NULL, 0);
+        /* Started again only after the word had changed: the kernel's own restart says the same. */
+        if (result < 0 && errno == EAGAIN && __atomic_load_n(&board->word, __ATOMIC_SEQ_CST))
+            result = 0;
         break;
     case READ: {
         char byte;

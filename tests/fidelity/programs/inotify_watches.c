@@ -1,0 +1,90 @@
+/* inotify on the overlay: numbers and masks; lower and new files, a renamed one, directories, a removed one, /dev/shm, gaps in the numbers. */
+#include "fidelity.h"
+
+#include <sys/inotify.h>
+
+#define BASE "/tmp/fidelity-inotify"
+
+static int watch(int fd, const char *path, uint32_t mask)
+{
+    return MUST(inotify_add_watch(fd, path, mask));
+}
+
+static void touch(const char *path)
+{
+    int fd = MUST(open(path, O_WRONLY | O_CREAT, 0644));
+    MUST((int)write(fd, "x", 1));
+    close(fd);
+}
+
+/* The next event must be this one. */
+static void expect(int fd, int wd, uint32_t mask, const char *name)
+{
+    union { struct inotify_event event; char room[4096]; } got;
+    static char queue[8192];
+    static ssize_t used;
+    if (used == 0)
+        used = read(fd, queue, sizeof queue);
+    CHECK(used > 0, "no event, expected watch %d mask %#x %s: %s", wd, mask, name, strerror(errno));
+    struct inotify_event *event = (void *)queue;
+    size_t size = sizeof *event + event->len;
+    memcpy(&got, queue, size);
+    CHECK(got.event.wd == wd && got.event.mask == mask && strcmp(event->len ? got.event.name : "", name) == 0, "watch %d mask %#x \"%s\", expected %d %#x \"%s\"",
+          got.event.wd, got.event.mask, event->len ? got.event.name : "", wd, mask, name);
+    used -= (ssize_t)size;
+    memmove(queue, queue + size, (size_t)used);
+}
+
+int main(void)
+{
+    int fd = MUST(inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+    MUST(mkdir(BASE, 0755));
+    MUST(mkdir(BASE "/deep", 0755));
+    touch(BASE "/file");
+    touch(BASE "/before");
+    touch(BASE "/short-lived");
+    int directory = watch(fd, BASE, IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ONLYDIR);
+    for (int i = 0; i < 5; i++)
+        MUST(inotify_rm_watch(fd, watch(fd, "/", IN_DELETE)));
+    int file = watch(fd, BASE "/file", IN_MODIFY | IN_CLOSE_WRITE | IN_EXCL_UNLINK);
+    int renamed = watch(fd, BASE "/before", IN_MODIFY);
+    int deep = watch(fd, BASE "/deep", IN_CREATE | IN_ONESHOT);
+    int lower = watch(fd, "/bin", IN_CREATE), lower_file = watch(fd, "/bin/busybox", IN_ATTRIB);
+    int root = watch(fd, "/", IN_CREATE | IN_ONLYDIR), shm = watch(fd, "/dev/shm", IN_CREATE);
+    int held = MUST(open(BASE "/short-lived", O_RDWR));
+    watch(fd, BASE "/short-lived", IN_MODIFY);
+    MUST(unlink(BASE "/short-lived"));
+    MUST(rename(BASE "/before", BASE "/after"));
+    int last = watch(fd, "/tmp", IN_MOVE_SELF);
+    char drain[8192];
+    while (read(fd, drain, sizeof drain) > 0)
+        ;
+
+    fidelity_ready();
+    fidelity_await_go();
+
+    CHECK(read(fd, drain, sizeof drain) < 0 && errno == EAGAIN, "there are events that nobody caused: wd %d mask %#x", ((struct inotify_event *)drain)->wd,
+          ((struct inotify_event *)drain)->mask);
+    touch(BASE "/new");
+    expect(fd, directory, IN_CREATE, "new");
+    touch(BASE "/file");
+    expect(fd, file, IN_MODIFY, "");
+    expect(fd, file, IN_CLOSE_WRITE, "");
+    touch(BASE "/after");
+    expect(fd, renamed, IN_MODIFY, "");
+    touch(BASE "/deep/one");
+    expect(fd, deep, IN_CREATE, "one");
+    expect(fd, deep, IN_IGNORED, "");
+    touch("/bin/fidelity-new");
+    expect(fd, lower, IN_CREATE, "fidelity-new");
+    MUST(chmod("/bin/busybox", 0755));
+    expect(fd, lower_file, IN_ATTRIB, "");
+    touch("/fidelity-new");
+    expect(fd, root, IN_CREATE, "fidelity-new");
+    touch("/dev/shm/fidelity-new");
+    expect(fd, shm, IN_CREATE, "fidelity-new");
+    int next = watch(fd, "/proc", IN_CREATE);
+    CHECK(next == last + 1, "the next number is %d, not %d", next, last + 1);
+    close(held);
+    fidelity_pass();
+}

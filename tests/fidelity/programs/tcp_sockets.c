@@ -1,0 +1,136 @@
+/* TCP: listeners with their options and backlog; connections, whose descriptors in a branch belong to a connection that was reset. */
+#include "fidelity.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+static int number(int fd, int level, int name)
+{
+    int value = -1;
+    socklen_t size = sizeof value;
+    MUST(getsockopt(fd, level, name, &value, &size));
+    return value;
+}
+
+static void set(int fd, int level, int name, int value)
+{
+    MUST(setsockopt(fd, level, name, &value, sizeof value));
+}
+
+static int listen_v4(uint16_t port)
+{
+    struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    int fd = MUST(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+    MUST(bind(fd, (void *)&address, sizeof address));
+    MUST(listen(fd, 17));
+    return fd;
+}
+
+static int connect_v4(uint16_t port)
+{
+    struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    int fd = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    MUST(connect(fd, (void *)&address, sizeof address));
+    return fd;
+}
+
+static void expect_reset(int fd)
+{
+    char byte;
+    struct pollfd state = { fd, POLLIN | POLLOUT, 0 };
+    CHECK(poll(&state, 1, 0) == 1 && state.revents & (POLLHUP | POLLERR), "a lost connection polls as %#x", state.revents);
+    ssize_t got = recv(fd, &byte, 1, MSG_DONTWAIT);
+    CHECK(got == 0 || (got < 0 && errno == ECONNRESET), "reading a lost connection: %zd, %s", got, strerror(errno));
+    CHECK(recv(fd, &byte, 1, MSG_DONTWAIT) == 0, "no end of file after the reset: %s", strerror(errno));
+    CHECK(send(fd, "x", 1, MSG_NOSIGNAL) < 0 && (errno == EPIPE || errno == ECONNRESET), "writing to a lost connection: %s", strerror(errno));
+}
+
+int main(void)
+{
+    int listener = listen_v4(8123);
+    set(listener, IPPROTO_TCP, TCP_NODELAY, 1);
+    set(listener, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set(listener, IPPROTO_TCP, TCP_KEEPIDLE, 77);
+    struct sockaddr_in6 any = { .sin6_family = AF_INET6, .sin6_port = htons(80) };
+    int dual = MUST(socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK, 0)), only = MUST(socket(AF_INET6, SOCK_STREAM, 0));
+    MUST(bind(dual, (void *)&any, sizeof any));
+    MUST(listen(dual, 5));
+    any.sin6_port = htons(81);
+    set(only, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+    MUST(bind(only, (void *)&any, sizeof any));
+    MUST(listen(only, 5));
+    /* Two of a group, of one user. */
+    struct sockaddr_in group = { .sin_family = AF_INET, .sin_port = htons(8124) };
+    int members[2];
+    MUST(setresuid(0, 1000, 0));
+    for (int i = 0; i < 2; i++) {
+        members[i] = MUST(socket(AF_INET, SOCK_STREAM, 0));
+        set(members[i], SOL_SOCKET, SO_REUSEPORT, 1);
+        MUST(bind(members[i], (void *)&group, sizeof group));
+        MUST(listen(members[i], 5));
+    }
+    MUST(setresuid(0, 0, 0));
+    int client = connect_v4(8123), accepted = MUST(accept(listener, NULL, NULL)), waiting = connect_v4(8123);
+    MUST((int)send(client, "unread", 6, 0));
+    int unbound = MUST(socket(AF_INET, SOCK_STREAM, 0)), bound = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    struct sockaddr_in place = { .sin_family = AF_INET, .sin_port = htons(8125), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    MUST(bind(bound, (void *)&place, sizeof place));
+    int v6 = MUST(socket(AF_INET6, SOCK_STREAM, 0));
+    struct sockaddr_in6 loopback = { .sin6_family = AF_INET6, .sin6_port = htons(81), .sin6_addr = in6addr_loopback };
+    set(v6, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+    MUST(connect(v6, (void *)&loopback, sizeof loopback));
+    int set_of_one = MUST(epoll_create1(0));
+    struct epoll_event event = { .events = EPOLLIN | EPOLLET, .data.u64 = 99 };
+    MUST(epoll_ctl(set_of_one, EPOLL_CTL_ADD, client, &event));
+
+    fidelity_ready();
+    fidelity_await_go();
+
+    CHECK(number(listener, IPPROTO_TCP, TCP_NODELAY) == 1 && number(listener, SOL_SOCKET, SO_KEEPALIVE) == 1
+          && number(listener, IPPROTO_TCP, TCP_KEEPIDLE) == 77 && number(listener, SOL_SOCKET, SO_REUSEADDR) == 1, "an option of the listener is lost");
+    CHECK(fcntl(listener, F_GETFD) == FD_CLOEXEC && fcntl(dual, F_GETFL) & O_NONBLOCK, "descriptor flags are lost");
+    struct tcp_info info;
+    socklen_t size = sizeof info;
+    MUST(getsockopt(listener, IPPROTO_TCP, TCP_INFO, &info, &size));
+    CHECK(info.tcpi_state == TCP_LISTEN && info.tcpi_sacked == 17, "state %u, backlog %u", info.tcpi_state, info.tcpi_sacked);
+    if (fidelity_in_branch()) {
+        struct epoll_event got;
+        CHECK(epoll_wait(set_of_one, &got, 1, 0) == 1 && got.data.u64 == 99 && got.events & EPOLLHUP, "epoll does not wake for the lost connection");
+        expect_reset(client);
+        expect_reset(accepted);
+        expect_reset(waiting);
+        expect_reset(v6);
+    } else {
+        char text[8] = "";
+        CHECK(recv(accepted, text, sizeof text, 0) == 6 && strcmp(text, "unread") == 0, "the source's connection suffered");
+        MUST((int)send(accepted, "answer", 6, 0));
+        CHECK(recv(client, text, sizeof text, 0) == 6, "the source's connection suffered");
+        MUST(accept(listener, NULL, NULL));
+    }
+    int fresh = connect_v4(8123), served = MUST(accept(listener, NULL, NULL));
+    MUST((int)send(fresh, "hello", 5, 0));
+    char text[8] = "";
+    CHECK(recv(served, text, sizeof text, 0) == 5 && strcmp(text, "hello") == 0, "a new connection does not work");
+    int through = connect_v4(80);
+    MUST(accept(dual, NULL, NULL));
+    close(through);
+    CHECK(number(only, IPPROTO_IPV6, IPV6_V6ONLY) == 1 && number(dual, IPPROTO_IPV6, IPV6_V6ONLY) == 0, "IPV6_V6ONLY is lost");
+    struct sockaddr_in got;
+    size = sizeof got;
+    MUST(getsockname(bound, (void *)&got, &size));
+    CHECK(ntohs(got.sin_port) == 8125, "the bound socket has port %u", ntohs(got.sin_port));
+    CHECK(send(unbound, "x", 1, MSG_NOSIGNAL) < 0 && errno == EPIPE, "the unconnected socket: %s", strerror(errno));
+    /* Only the same user may join the group. */
+    int third = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    set(third, SOL_SOCKET, SO_REUSEPORT, 1);
+    CHECK(bind(third, (void *)&group, sizeof group) < 0 && errno == EADDRINUSE, "another user joined the group");
+    close(third);
+    MUST(setresuid(0, 1000, 0));
+    third = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    set(third, SOL_SOCKET, SO_REUSEPORT, 1);
+    MUST(bind(third, (void *)&group, sizeof group));
+    fidelity_pass();
+}
