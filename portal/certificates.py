@@ -27,13 +27,13 @@ def ensure(places: Places, name: str = PORTAL_HOST) -> str:
     """Make what is missing or about to expire; the CA certificate's SHA-256 fingerprint. Raises OSError, ValueError (damaged files)."""
     places.tls.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not (places.ca_certificate.exists() and places.ca_key.exists()):
-        _write_pair(places.ca_certificate, places.ca_key, *_make_ca(name))
+        _write_pair(places.ca_certificate, places.ca_key, *_make_ca())
         places.leaf_certificate.unlink(missing_ok=True)
     ca = x509.load_pem_x509_certificate(places.ca_certificate.read_bytes())
     ca_key = serialization.load_pem_private_key(places.ca_key.read_bytes(), None)
     assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
     if _leaf_is_due(places, ca):
-        names: list[x509.GeneralName] = [x509.DNSName(name), x509.DNSName(f"*.{name}")]
+        names: list[x509.GeneralName] = [x509.DNSName(one) for one in (name, f"*.{name}", "localhost")]
         names += [x509.IPAddress(ipaddress.ip_address(network.partition("/")[0])) for network in _ADDRESSES]
         leaf, leaf_key = make_leaf(ca, ca_key, names, name)
         chain = leaf.public_bytes(serialization.Encoding.PEM) + ca.public_bytes(serialization.Encoding.PEM)
@@ -53,12 +53,12 @@ def _leaf_is_due(places: Places, ca: x509.Certificate) -> bool:
     return leaf.issuer != ca.subject or leaf.public_key() != key.public_key()
 
 
-def _make_ca(name: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def _make_ca() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
     # The serial number is part of the name: a browser that trusts an older CA of the same name would mix them up.
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"TClone local CA {serial % 16**8:08x}")])
-    permitted: list[x509.GeneralName] = [x509.DNSName(name)]
+    permitted: list[x509.GeneralName] = [x509.DNSName("localhost")]
     permitted += [x509.IPAddress(ipaddress.ip_network(network)) for network in _ADDRESSES]
     now = datetime.now(timezone.utc)
     certificate = (

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
-PORTAL_HOST = "localhost"
-_ALIASES = {"127.0.0.1", "[::1]"}
+# Portal and desktops must be one site: browsers that block third-party storage break the viewer in its frame otherwise. Below `localhost`
+# itself, which counts as a public suffix, every name is a site of its own; and a wildcard certificate must not stand directly below it.
+PORTAL_HOST = "tclone.localhost"
+_ALIASES = {"localhost", "127.0.0.1", "[::1]"}
 _WORKSPACE_LABEL = re.compile(r"ws-[0-9]{1,18}")
 _PORT = re.compile(r"[0-9]{1,5}")
 

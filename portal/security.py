@@ -24,7 +24,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _PERMISSIONS = (
     "accelerometer=(), camera=(), display-capture=(), geolocation=(), gyroscope=(), magnetometer=(), microphone=(),"
-    " midi=(), payment=(), usb=(), autoplay=*, clipboard-read=*, clipboard-write=*, fullscreen=*"
+    " midi=(), payment=(), usb=(), autoplay=*, clipboard-read=*, clipboard-write=*, fullscreen=*, screen-wake-lock=*"
 )
 
 

@@ -21,7 +21,7 @@ export class Desktop {
       className: "desktop",
       attributes: {
         sandbox: "allow-scripts allow-same-origin allow-forms allow-downloads allow-pointer-lock",
-        allow: "clipboard-read; clipboard-write; autoplay; fullscreen",
+        allow: "clipboard-read; clipboard-write; autoplay; fullscreen; screen-wake-lock",
       },
     });
   }

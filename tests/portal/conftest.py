@@ -32,7 +32,7 @@ from portal.setup import prepare
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.front import Front
 
-HOST = "localhost:8443"
+HOST = "tclone.localhost:8443"
 ORIGIN = f"https://{HOST}"
 CHROMIUM = "/usr/bin/chromium"
 # How long a test waits for what must come, in seconds: long, because test machines can be busy.

@@ -12,7 +12,6 @@ import aiohttp
 from aiohttp import web
 
 from portal import hosts
-from portal.desktop_certificates import DesktopCertificates
 from portal.places import Places
 
 _DESKTOP = Path(__file__).with_name("desktop.html")
@@ -40,7 +39,6 @@ class Front:
         await web.UnixSite(self._runner, str(self._desktops)).start()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self._places.leaf_certificate, self._places.leaf_key)
-        DesktopCertificates(self._places.tls).install(context)
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=context)
         self.port = self._server.sockets[0].getsockname()[1]
         return self

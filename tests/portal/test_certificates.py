@@ -14,7 +14,6 @@ from cryptography.hazmat.primitives import hashes
 
 from engine.config import Config
 from portal import certificates
-from portal.desktop_certificates import DesktopCertificates
 from portal.places import Places
 
 
@@ -51,17 +50,16 @@ def test_the_leaf_names_the_portal_and_every_desktop(places: Places) -> None:
     certificates.ensure(places)
     leaf = x509.load_pem_x509_certificate(places.leaf_certificate.read_bytes())
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["localhost", "*.localhost"]
+    assert names.get_values_for_type(x509.DNSName) == ["tclone.localhost", "*.tclone.localhost", "localhost"]
     assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "::1"]
     assert leaf.not_valid_after_utc - leaf.not_valid_before_utc < timedelta(days=398)
 
 
-@pytest.mark.parametrize("name", ["localhost", "ws-7.localhost", "127.0.0.1"])
+@pytest.mark.parametrize("name", ["localhost", "tclone.localhost", "ws-7.tclone.localhost", "127.0.0.1"])
 async def test_a_client_that_trusts_the_ca_connects(places: Places, name: str) -> None:
     certificates.ensure(places)
     server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server_side.load_cert_chain(places.leaf_certificate, places.leaf_key)
-    DesktopCertificates(places.tls).install(server_side)
 
     def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()

@@ -67,7 +67,7 @@ async def test_the_whole_exchange(portal: Portal, engine: FakeEngine) -> None:
     engine.add()
     client, stream = await portal.login(), portal.private()
     given = await ticket(client)
-    assert given["action"] == "https://ws-1.localhost:8443/__tclone/enter" and given["code"] not in given["action"]
+    assert given["action"] == "https://ws-1.tclone.localhost:8443/__tclone/enter" and given["code"] not in given["action"]
     status, grant = await ask(stream, "/tickets/redeem", {"code": given["code"], "workspace": "ws-1"})
     assert status == 200 and grant["user"] == "admin" and grant["workspace"] == "ws-1" and grant["expires"] > 1e9
     assert grant["session"] != client.cookies["__Host-tclone"]

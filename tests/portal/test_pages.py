@@ -26,7 +26,7 @@ async def page(browser: Browser, portal: Portal, front: Front) -> AsyncIterator[
     complaints: list[str] = []
     made.on("pageerror", lambda error: complaints.append(str(error)))
     made.on("console", lambda message: complaints.append(message.text) if "Content Security Policy" in message.text else None)
-    await made.goto(f"https://localhost:{front.port}/")
+    await made.goto(f"https://tclone.localhost:{front.port}/")
     await made.get_by_label("Password").fill(portal.password)
     await made.get_by_role("button", name="Log in").click()
     await expect(made.locator("#connection")).to_have_attribute("data-state", "live")

@@ -28,7 +28,7 @@ async def test_every_answer_carries_the_security_headers(portal: Portal, path: s
     policy = answer.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy and "base-uri 'none'" in policy
     assert "unsafe" not in policy and "data:" not in policy
-    assert "frame-src https://*.localhost:8443;" in policy
+    assert "frame-src https://*.tclone.localhost:8443;" in policy
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert answer.headers["Referrer-Policy"] == "strict-origin"
     assert answer.headers["Cross-Origin-Opener-Policy"] == "same-origin"
@@ -43,7 +43,7 @@ async def test_every_answer_carries_the_security_headers(portal: Portal, path: s
         {"Origin": None},
         {"Origin": "null"},
         {"Origin": "https://evil.example"},
-        {"Origin": "https://ws-1.localhost:8443"},
+        {"Origin": "https://ws-1.tclone.localhost:8443"},
         {"Origin": "http://localhost:8443"},
         {"Origin": "https://localhost:43827"},
         {"Sec-Fetch-Site": "cross-site"},
@@ -74,7 +74,7 @@ async def test_a_body_that_a_form_can_send_is_refused(portal: Portal, kind: str)
 
 async def test_a_websocket_from_another_origin_is_refused(portal: Portal) -> None:
     client = await portal.login()
-    for origin in (None, "https://ws-1.localhost:8443", "https://evil.example"):
+    for origin in (None, "https://ws-1.tclone.localhost:8443", "https://evil.example"):
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
             async with client.socket(Origin=origin):
                 pass
@@ -83,15 +83,15 @@ async def test_a_websocket_from_another_origin_is_refused(portal: Portal) -> Non
 
 async def test_other_names_lead_to_the_one_origin(portal: Portal) -> None:
     answer = await portal.client("127.0.0.1:8443").request("GET", "/w/ws-1?x=1")
-    assert answer.status == 308 and answer.headers["Location"] == "https://localhost:8443/w/ws-1?x=1"
+    assert answer.status == 308 and answer.headers["Location"] == "https://tclone.localhost:8443/w/ws-1?x=1"
     assert (await portal.client("127.0.0.1:8443").request("POST", "/api/login", {})).status == 421
-    for host in ("evil.example", "ws-1.localhost:8443", "localhost.evil.example", "127.0.0.1.nip.example:8443"):
+    for host in ("evil.example", "ws-1.tclone.localhost:8443", "tclone.localhost.evil.example", "127.0.0.1.nip.example:8443"):
         assert (await portal.client(host).request("GET", "/login")).status == 421, host
 
 
 async def test_a_path_cannot_turn_the_redirect_to_another_site(portal: Portal) -> None:
     answer = await portal.client("127.0.0.1:8443").request("GET", "//evil.example/")
-    assert answer.headers["Location"].startswith("https://localhost:8443/")
+    assert answer.headers["Location"].startswith("https://tclone.localhost:8443/")
 
 
 async def test_an_api_call_without_login_is_never_redirected(portal: Portal) -> None:
@@ -201,16 +201,16 @@ def test_sockets_and_rights_of_a_process_started_by_root(config) -> None:
 @pytest.mark.parametrize(
     "host, workspace",
     [
-        ("ws-3.localhost:8443", "ws-3"),
-        ("WS-3.LOCALHOST", "ws-3"),
-        ("ws-3.localhost.", None),
-        ("ws-3.localhost.evil.example", None),
-        ("a.ws-3.localhost", None),
-        ("ws-.localhost", None),
-        ("ws-3evil.localhost", None),
-        ("localhost:8443", None),
-        ("ws-3.localhost:x", None),
-        ("ws-3.localhost:8443@evil", None),
+        ("ws-3.tclone.localhost:8443", "ws-3"),
+        ("WS-3.TCLONE.LOCALHOST", "ws-3"),
+        ("ws-3.tclone.localhost.", None),
+        ("ws-3.tclone.localhost.evil.example", None),
+        ("a.ws-3.tclone.localhost", None),
+        ("ws-.tclone.localhost", None),
+        ("ws-3evil.tclone.localhost", None),
+        ("ws-3.localhost:8443", None),
+        ("ws-3.tclone.localhost:x", None),
+        ("ws-3.tclone.localhost:8443@evil", None),
         ("", None),
     ],
 )
@@ -220,7 +220,7 @@ def test_which_hosts_are_desktops(host: str, workspace: str | None) -> None:
 
 def test_origins_keep_the_port_by_which_the_browser_came() -> None:
     assert hosts.portal_origin(HOST) == ORIGIN
-    assert hosts.portal_origin("localhost") == "https://localhost"
-    assert hosts.desktop_origin("ws-2", "localhost:9443") == "https://ws-2.localhost:9443"
+    assert hosts.portal_origin("tclone.localhost") == "https://tclone.localhost"
+    assert hosts.desktop_origin("ws-2", "tclone.localhost:9443") == "https://ws-2.tclone.localhost:9443"
 
 
