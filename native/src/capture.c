@@ -3,6 +3,7 @@
 #include "inject.h"
 #include "memory.h"
 #include "shared.h"
+#include "sysv.h"
 #include "tasks.h"
 
 #include <errno.h>
@@ -46,7 +47,7 @@ int capture(struct world *world, struct error *err)
         return -1;
     if (descriptors_capture(world, err) < 0)
         return -1;
-    if (shared_read_sysv(world, err) < 0 || shared_bind_maps(world, err) < 0)
+    if (sysv_read(world, err) < 0 || shared_bind_maps(world, err) < 0)
         return -1;
     if (files_bind_maps(world, err) < 0)
         return -1;

@@ -249,6 +249,8 @@ int main(int argc, char **argv)
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
     }
+    /* The source stands still while we work: go before whatever else the machine does. Branches get the source's own priorities. */
+    setpriority(PRIO_PROCESS, 0, -15);
     if (argc == 2 && strcmp(argv[1], "--help") == 0) {
         fputs(usage, stdout);
         return EXIT_DONE;

@@ -1,16 +1,14 @@
 #include "shared.h"
 #include "files.h"
+#include "sysv.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ipc.h>
 #include <sys/mman.h>
-#include <sys/shm.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -19,10 +17,6 @@
 #define DELETED " (deleted)"
 #define MAX_SHM_DEPTH 16
 #define MAX_SHM_ENTRIES 100000
-#ifndef SHM_STAT_ANY
-#define SHM_STAT_ANY 15
-#endif
-#define SHM_DEST_FLAG 01000
 
 static bool starts(const char *text, const char *prefix) { return strncmp(text, prefix, strlen(prefix)) == 0; }
 
@@ -35,16 +29,16 @@ static char *without_deleted(const char *text)
     return copy;
 }
 
-static struct shared_objects *objects(struct world *world)
+struct shared_objects *shared_objects(struct world *world)
 {
     if (!world->shared)
         world->shared = must_alloc(sizeof *world->shared);
     return world->shared;
 }
 
-static struct shared_object *add_object(struct world *world)
+struct shared_object *shared_add(struct world *world)
 {
-    struct shared_objects *all = objects(world);
+    struct shared_objects *all = shared_objects(world);
     struct shared_object *object = must_alloc(sizeof *object);
     object->index = all->count;
     object->source = -1;
@@ -56,7 +50,7 @@ static struct shared_object *add_object(struct world *world)
 
 static struct shared_object *find_object(struct world *world, uint64_t device, uint64_t inode, bool sysv)
 {
-    struct shared_objects *all = objects(world);
+    struct shared_objects *all = shared_objects(world);
     for (int i = 0; i < all->count; i++) {
         struct shared_object *object = all->list[i];
         if (object->inode == inode && (object->kind == SHARED_SYSV) == sysv && (sysv || object->device == device))
@@ -74,7 +68,7 @@ static struct shared_object *describe(struct world *world, int fd, const char *l
         close(fd);
         return NULL;
     }
-    struct shared_object *object = add_object(world);
+    struct shared_object *object = shared_add(world);
     object->source = fd;
     object->device = (uint64_t)major(st.st_dev) << 32 | minor(st.st_dev);
     object->inode = st.st_ino;
@@ -147,107 +141,6 @@ int shared_bind_maps(struct world *world, struct error *err)
         }
     }
     return 0;
-}
-
-/* ---- SysV ---- */
-
-static int enter_ipc(int ns, struct error *err)
-{
-    if (setns(ns, CLONE_NEWIPC) < 0)
-        return fail_errno(err, "cannot enter an IPC namespace");
-    return 0;
-}
-
-static int own_ipc(struct error *err)
-{
-    int fd = open("/proc/thread-self/ns/ipc", O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return fail_errno(err, "cannot open this thread's IPC namespace");
-    return fd;
-}
-
-static int read_segments(struct world *world, struct error *err)
-{
-    struct shm_info info;
-    int highest = shmctl(0, SHM_INFO, (struct shmid_ds *)&info);
-    for (int i = 0; i <= highest; i++) {
-        struct shmid_ds ds;
-        int id = shmctl(i, SHM_STAT_ANY, &ds);
-        if (id < 0)
-            continue;
-        struct shared_object *object = add_object(world);
-        object->kind = SHARED_SYSV;
-        object->inode = (uint64_t)id;
-        object->size = ds.shm_segsz;
-        object->key = ds.shm_perm.__key;
-        object->mode = ds.shm_perm.mode & 0777;
-        object->marked_removed = ds.shm_perm.mode & SHM_DEST_FLAG;
-        object->uid = ds.shm_perm.uid;
-        object->gid = ds.shm_perm.gid;
-        object->source_map = shmat(id, NULL, SHM_RDONLY);
-        if (object->source_map == (void *)-1)
-            return fail_errno(err, "cannot attach the SysV segment %d", id);
-    }
-    return 0;
-}
-
-int shared_read_sysv(struct world *world, struct error *err)
-{
-    AUTO_CLOSE int home = own_ipc(err);
-    if (home < 0 || enter_ipc(world->ipc_ns, err) < 0)
-        return -1;
-    int status = read_segments(world, err);
-    if (setns(home, CLONE_NEWIPC) < 0)
-        return fail_errno(err, "cannot return to the host's IPC namespace");
-    return status;
-}
-
-static int write_text(const char *path, const char *text)
-{
-    AUTO_CLOSE int fd = open(path, O_WRONLY | O_CLOEXEC);
-    return fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text) ? 0 : -1;
-}
-
-static int make_segment(struct branch *branch, const struct shared_object *object, struct error *err)
-{
-    char id_text[24];
-    snprintf(id_text, sizeof id_text, "%d", (int)object->inode);
-    if (write_text("/proc/sys/kernel/shm_next_id", id_text) < 0)
-        return fail_errno(err, "cannot choose the id of SysV segment %s", id_text);
-    int id = shmget(object->key, object->size, IPC_CREAT | IPC_EXCL | (int)(object->mode & 0777));
-    if (id != (int)object->inode)
-        return fail_errno(err, "the SysV segment %s got the id %d", id_text, id);
-    struct shmid_ds ds;
-    if (shmctl(id, IPC_STAT, &ds) == 0) {
-        ds.shm_perm.uid = object->uid;
-        ds.shm_perm.gid = object->gid;
-        if (shmctl(id, IPC_SET, &ds) < 0)
-            return fail_errno(err, "cannot set the owner of SysV segment %s", id_text);
-    }
-    branch->attached[object->index] = shmat(id, NULL, 0);
-    if (branch->attached[object->index] == (void *)-1)
-        return fail_errno(err, "cannot attach the SysV segment %s of the branch", id_text);
-    return 0;
-}
-
-static int in_branch_ipc(struct world *world, struct branch *branch, int (*work)(struct branch *, const struct shared_object *, struct error *),
-                         struct error *err)
-{
-    bool any = false;
-    for (int i = 0; i < objects(world)->count; i++)
-        any |= world->shared->list[i]->kind == SHARED_SYSV;
-    if (!any)
-        return 0;
-    AUTO_CLOSE int home = own_ipc(err);
-    if (home < 0 || enter_ipc(branch->ipc_ns, err) < 0)
-        return -1;
-    int status = 0;
-    for (int i = 0; i < world->shared->count && status == 0; i++)
-        if (world->shared->list[i]->kind == SHARED_SYSV)
-            status = work(branch, world->shared->list[i], err);
-    if (setns(home, CLONE_NEWIPC) < 0)
-        return fail_errno(err, "cannot return to the host's IPC namespace");
-    return status;
 }
 
 /* ---- /dev/shm ---- */
@@ -412,7 +305,7 @@ static int make_object(struct branch *branch, const struct shared_object *object
 
 int shared_make(struct world *world, struct branch *branch, struct error *err)
 {
-    struct shared_objects *all = objects(world);
+    struct shared_objects *all = shared_objects(world);
     branch->objects = must_alloc((size_t)(all->count + 1) * sizeof *branch->objects);
     branch->attached = must_alloc((size_t)(all->count + 1) * sizeof *branch->attached);
     for (int i = 0; i < all->count; i++)
@@ -430,29 +323,14 @@ int shared_make(struct world *world, struct branch *branch, struct error *err)
             return fail_errno(err, "cannot duplicate a descriptor");
         branch_give(branch, aux_slot(world, object->aux), copy);
     }
-    return in_branch_ipc(world, branch, make_segment, err);
-}
-
-static int64_t copy_segment(const struct shared_object *object, char *to)
-{
-    /* Pages of zeroes are left as holes: a display buffer is mostly untouched. */
-    static const char zero[4096];
-    int64_t copied = 0;
-    for (uint64_t at = 0; at < object->size; at += sizeof zero) {
-        size_t length = object->size - at < sizeof zero ? (size_t)(object->size - at) : sizeof zero;
-        if (memcmp(object->source_map + at, zero, length) == 0)
-            continue;
-        memcpy(to + at, object->source_map + at, length);
-        copied += (int64_t)length;
-    }
-    return copied;
+    return sysv_make(world, branch, err);
 }
 
 int64_t shared_fill(struct world *world, struct branch *branch, int index, struct error *err)
 {
     struct shared_object *object = world->shared->list[index];
     if (object->kind == SHARED_SYSV)
-        return copy_segment(object, branch->attached[index]);
+        return sysv_fill(object, branch->attached[index]);
     if (object->size == 0)
         return 0;
     char *data = mmap(NULL, object->size, PROT_READ, MAP_SHARED, object->source, 0);
@@ -477,25 +355,13 @@ int64_t shared_fill(struct world *world, struct branch *branch, int index, struc
     return copied;
 }
 
-static int remove_segment(struct branch *branch, const struct shared_object *object, struct error *err)
-{
-    (void)branch;
-    if (object->marked_removed && shmctl((int)object->inode, IPC_RMID, NULL) < 0)
-        return fail_errno(err, "cannot mark the SysV segment %d removed", (int)object->inode);
-    return 0;
-}
-
 int shared_finish(struct world *world, struct branch *branch, struct error *err)
 {
-    for (int i = 0; i < objects(world)->count; i++) {
+    for (int i = 0; i < shared_objects(world)->count; i++) {
         struct shared_object *object = world->shared->list[i];
         if (object->kind == SHARED_MEMFD && object->seals > 0 && object->seals != F_SEAL_SEAL
             && fcntl(branch->objects[i], F_ADD_SEALS, object->seals) < 0)
             return fail_errno(err, "cannot seal the memfd %s", object->name);
-        if (branch->attached[i]) {
-            shmdt(branch->attached[i]);
-            branch->attached[i] = NULL;
-        }
     }
-    return in_branch_ipc(world, branch, remove_segment, err);
+    return sysv_finish(world, branch, err);
 }

@@ -36,8 +36,8 @@ struct shared_objects {
 struct shared_object *shared_of_description(struct world *world, const struct description *description, struct error *err);
 /* Bind every shared mapping to its object. */
 int shared_bind_maps(struct world *world, struct error *err);
-/* SysV segments of the source's IPC namespace, attached or not. */
-int shared_read_sysv(struct world *world, struct error *err);
+struct shared_objects *shared_objects(struct world *world);
+struct shared_object *shared_add(struct world *world);
 
 /* In a branch: make every object (no content yet) and all files of /dev/shm. */
 int shared_make(struct world *world, struct branch *branch, struct error *err);
