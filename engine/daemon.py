@@ -142,6 +142,8 @@ def _listen(path: Path, account: pwd.struct_passwd | None) -> socket.socket:
         gid = _group(account)
         if gid is not None:
             os.chown(partial, 0, gid, dir_fd=directory)
+        # Listening before it has its name: whoever sees the socket can connect to it.
+        listener.listen(128)
         os.rename(partial, path.name, src_dir_fd=directory, dst_dir_fd=directory)
     finally:
         os.close(directory)

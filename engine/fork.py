@@ -19,6 +19,7 @@ from engine.errors import Conflict, EngineError, Internal
 from engine.livefork import Livefork
 from engine.manager import Manager, write_branch_record
 from engine.stage import Stage, Stages
+from engine.threads import in_thread
 from engine.workspace import State, Workspace, branch_names
 
 _NATIVE_SECONDS = 120.0
@@ -157,7 +158,7 @@ class Forker:
     async def _prepare(self, run: _Run, names: list[str], undo: contextlib.AsyncExitStack) -> None:
         """Containers for the branches, while the source's dirty files are written out."""
         manager, source = self._manager, run.source
-        syncing = asyncio.ensure_future(asyncio.to_thread(self._sync, run))
+        syncing = asyncio.ensure_future(in_thread(lambda: self._sync(run)))
         try:
             run.stages = await self.stages.take(run.options.copies, source.network)
             for stage in run.stages:

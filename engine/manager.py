@@ -26,6 +26,7 @@ from engine.network.settings import ADDRESS, RESOLVER
 from engine.process import Executor
 from engine.runtime import Runtime
 from engine.storage import Storage
+from engine.threads import in_thread
 from engine.tools import Tools
 from engine.workspace import State, Workspace, check_reference, now
 
@@ -190,10 +191,10 @@ class Manager:
         network = await self.network.create(workspace.id, workspace.network, requests)
         workspace.ports = {str(container): host for container, host in network.ports.items()}
         report("root file system")
-        layer = await asyncio.to_thread(self.storage.create_layer, workspace.id)
+        layer = await in_thread(lambda: self.storage.create_layer(workspace.id))
         root = await self.mount_root(workspace, layer)
         try:
-            await asyncio.to_thread(write_launch_files, root, workspace)
+            await in_thread(lambda: write_launch_files(root, workspace))
             report("container")
             directory = self.run_dir(workspace.id) / "bundle"
             limits = Limits(workspace.memory_limit, workspace.pids_limit)
@@ -201,7 +202,7 @@ class Manager:
                 str(directory / "rootfs"), command, workspace.env, workspace.workdir, workspace.hostname, network.path,
                 self.cgroups.oci_path(workspace.id), limits,
             )  # fmt: skip
-            await asyncio.to_thread(bundle.write_config, directory, config)
+            await in_thread(lambda: bundle.write_config(directory, config))
             workspace.pid = await self.runtime.start(workspace.id, directory, root)
         finally:
             os.close(root)

@@ -42,11 +42,13 @@ async def recover(manager: Manager) -> None:
 def _kill_livefork(manager: Manager) -> None:
     """End the fork programs of a killed engine: their sources run on, the branches are taken back below."""
     program = str(manager.tools.livefork.resolve())
-    for process in psutil.process_iter(["pid", "ppid"]):
+    logs = str(manager.config.run / "livefork-")
+    for pid in psutil.pids():
         with contextlib.suppress(psutil.Error, OSError):
-            if os.readlink(f"/proc/{process.pid}/exe") != program:
+            if os.readlink(f"/proc/{pid}/exe") != program:
                 continue
-            if any(name.startswith(str(manager.config.run)) for name in _open_files(process.pid)):
+            if any(name.startswith(logs) for name in _open_files(pid)):
+                process = psutil.Process(pid)
                 process.kill()
                 process.wait(5)
 

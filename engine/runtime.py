@@ -8,7 +8,6 @@ second exec (about 4 ms).
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import os
@@ -20,6 +19,7 @@ from typing import TypeVar
 
 from engine import cgroups, syscalls
 from engine.errors import Internal, NoSpace, Unavailable
+from engine.threads import in_thread
 
 T = TypeVar("T")
 
@@ -58,8 +58,8 @@ class Runtime:
             self._threads.shutdown()
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Run a blocking function in one of the threads with a private mount namespace."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+        """Run a blocking function in one of the threads with a private mount namespace; never abandoned (in_thread)."""
+        return await in_thread(function, self._threads)
 
     def command(self, *arguments: str) -> list[str]:
         return [self._crun, "--root", str(self.state), "--cgroup-manager=cgroupfs", *arguments]

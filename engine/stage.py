@@ -19,6 +19,7 @@ from engine.cgroups import Limits
 from engine.errors import EngineError, Internal
 from engine.manager import Manager
 from engine.network import PortRequest
+from engine.threads import in_thread
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class Stages:
                 config = bundle.stage_config(
                     str(manager.tools.stage), network.path, manager.cgroups.oci_path(identity), _WAITING
                 )
-                await asyncio.to_thread(bundle.write_config, directory, config)
+                await in_thread(lambda: bundle.write_config(directory, config))
                 pid = await manager.runtime.start(identity, directory, None, theirs.fileno())
             start = syscalls.start_time(pid)
         except BaseException as error:
@@ -105,7 +106,7 @@ class Stages:
             syscalls.set_hostname_of(stage.pid, hostname)
 
         try:
-            await asyncio.to_thread(local)
+            await in_thread(local)
         except OSError as error:
             raise Internal(f"cannot set up the container of {stage.id}: {error}") from error
         if not ports:
