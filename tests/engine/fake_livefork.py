@@ -1,0 +1,65 @@
+"""Stands in for tclone-livefork: speaks its protocol and behaves as the file `behaviour` beside it says.
+
+The engine's transaction is tested with it for the things a good fork program never does. It rebuilds nothing: the waiting
+container itself plays the branch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> int:
+    behaviour = (Path(sys.argv[0]).parent / "behaviour").read_text().strip()
+    arguments = sys.argv[2:]
+    control = socket.socket(fileno=int(arguments[arguments.index("--control") + 1]))
+    branches = [arguments[index + 1].split(":")[0] for index, word in enumerate(arguments) if word == "--branch"]
+
+    def tell(**message: object) -> None:
+        control.send(json.dumps(message).encode())
+
+    def phase(name: str) -> None:
+        tell(event="phase", name=name, ms=1.5)
+        if behaviour == f"die at {name}":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if behaviour == f"hang at {name}":
+            while True:
+                time.sleep(60)
+
+    if behaviour == "refuse":
+        tell(event="error", code="unsupported", message="pid 7 (probe) descriptor 5: an io_uring")
+        return 3
+    if behaviour == "garbage":
+        control.send(b"\xff not json")
+        time.sleep(60)
+    if behaviour == "silent end":
+        print("the reason is here", file=sys.stderr)
+        return 1
+    phase("preflight")
+    phase("frozen")
+    for _ in branches:
+        message, fds, _, _ = socket.recv_fds(control, 4096, 1)
+        if json.loads(message)["op"] != "root" or len(fds) != 1:
+            return 1
+        root = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=fds[0])
+        if "bin" not in os.listdir(root):
+            tell(event="error", code="internal", message="that is no root")
+            return 1
+    phase("captured")
+    phase("resumed")
+    if behaviour == "one branch fails":
+        tell(event="branch", id=branches[0], error="cannot map 0x1000 in pid 3")
+    phase("rebuilt")
+    phase("usable")
+    tell(event="done", mode="copy", processes=2, threads=2, bytes_copied=4096, ms={"copy": 0.5})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
