@@ -240,7 +240,7 @@ static void take_slots(const struct message *message, const int *fds, int count)
 static long clone_with_pid(int pid, uint64_t flags)
 {
     int32_t wanted = pid;
-    struct clone_args args = { .flags = flags, .exit_signal = SIGCHLD, .set_tid = (uint64_t)&wanted, .set_tid_size = pid ? 1 : 0 };
+    struct clone_args args = { .flags = flags, .exit_signal = SIGCHLD, .set_tid = pid ? (uint64_t)&wanted : 0, .set_tid_size = pid ? 1 : 0 };
     return syscall(SYS_clone3, &args, sizeof args);
 }
 
