@@ -37,7 +37,7 @@ _BTRFS_IOC_SUBVOL_SETFLAGS = 0x4008941A
 _BTRFS_SUBVOL_RDONLY = 2
 _LOCK_POLL_SECONDS = 0.2
 _SHORTEST_DIGEST = 6
-# A fetched package that no build has used for so long is not kept.
+# A fetched package is kept so long (by ctime: apt sets the modification time to the mirror's).
 _PACKAGE_CACHE_SECONDS = 60 * 86400
 
 
@@ -134,9 +134,7 @@ class ImageStore:
 
     @contextlib.asynccontextmanager
     async def _locked(self, name: str, reason: str, clock: ProgressClock | None) -> AsyncIterator[None]:
-        folder = self.cache / "locks"
-        folder.mkdir(parents=True, exist_ok=True)
-        fd = os.open(folder / name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fd = self._lock_file(name)
         try:
             told = False
             while not _try_lock(fd):
@@ -147,6 +145,11 @@ class ImageStore:
             yield
         finally:
             os.close(fd)
+
+    def _lock_file(self, name: str) -> int:
+        folder = self.cache / "locks"
+        folder.mkdir(parents=True, exist_ok=True)
+        return os.open(folder / name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
     def clean(self, name: str) -> None:
         """Remove what killed builds of `name` left. The caller holds the lock of that name."""
@@ -164,7 +167,7 @@ class ImageStore:
         oldest = time.time() - _PACKAGE_CACHE_SECONDS
         for path in (self.cache / "debs").glob("*.deb"):
             with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_mtime < oldest:
+                if path.stat().st_ctime < oldest:
                     path.unlink()
 
     async def clean_all(self) -> None:
@@ -172,9 +175,12 @@ class ImageStore:
         names = {path.name.removeprefix(".build-").rpartition("-")[0] for path in self.images.glob(".build-*")}
         names |= {_partial_owner(path) for path in self.cache.glob(".*.partial")}
         for name in sorted(names):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOCK_POLL_SECONDS / 2), self.lock(name):
-                    await asyncio.shield(asyncio.to_thread(self.clean, name))
+            fd = self._lock_file(f"{valid_name(name)}.lock")
+            try:
+                if _try_lock(fd):
+                    await asyncio.to_thread(self.clean, name)
+            finally:
+                os.close(fd)
 
     # Making images
 
