@@ -28,6 +28,7 @@ _UFFD_USER_MODE_ONLY = 1
 _MINIMUM_FREE = 5 << 30
 _MINIMUM_MEMORY = 2 << 30
 _MINIMUM_FILES = 4096
+_MINIMUM_INOTIFY = 8192
 _OLDEST_KERNEL = (6, 7)  # PAGEMAP_SCAN
 _CAPABILITIES_NEEDED = ("CAP_SYS_ADMIN", "CAP_SYS_PTRACE", "CAP_NET_ADMIN", "CAP_CHECKPOINT_RESTORE", "CAP_MKNOD", "CAP_SYS_CHROOT")
 
@@ -64,6 +65,7 @@ def run_checks(config: Config) -> list[Check]:
         ("memory", _memory),
         ("disk", lambda: _disk(config)),
         ("open files", _open_files),
+        ("inotify", _inotify),
     ]
     results = []
     for name, check in checks:
@@ -211,6 +213,14 @@ def _open_files() -> Check:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = hard == resource.RLIM_INFINITY or hard >= _MINIMUM_FILES
     return Check("open files", enough, f"hard limit {hard}", _unless(enough, "raise LimitNOFILE of the engine's service to 65536"))
+
+
+def _inotify() -> Check:
+    """A desktop holds some ten inotify instances, and the limit counts all workspaces of one uid on the host together."""
+    instances = int(Path("/proc/sys/fs/inotify/max_user_instances").read_text())
+    enough = instances >= _MINIMUM_INOTIFY
+    remedy = f"sysctl fs.inotify.max_user_instances={_MINIMUM_INOTIFY} (and keep it in /etc/sysctl.d): some ten desktops exhaust less"
+    return Check("inotify", enough, f"{instances} instances for each user", _unless(enough, remedy))
 
 
 def _existing(path: Path) -> Path:

@@ -96,7 +96,12 @@ class Storage:
 
     def close(self) -> None:
         """Unmount the loop pool (workspaces still running keep their own reference); never fails."""
-        if os.path.ismount(self.pool):
+        if not os.path.ismount(self.pool):
+            return
+        try:
+            # Waits until all is written and the loop device is free; a lazy unmount would leave that for some time after.
+            syscalls.umount(str(self.pool))
+        except OSError:
             with contextlib.suppress(OSError):
                 syscalls.umount(str(self.pool), syscalls.MNT_DETACH)
 
