@@ -83,6 +83,19 @@ static void emit_pair(struct batch *batch, int type, uint64_t first, uint64_t se
     EMIT_FLAGS(batch, what, OP_LOAD32(0), SYS_close, both + 4);
 }
 
+/* Connected to a stand-in that is closed in the end, so that sending fails as it did. */
+static void emit_without_peer(struct plan *plan, const struct unix_socket *socket)
+{
+    struct batch *batch = batch_for(plan, STAGE_MAKE, &socket->peer_credentials);
+    uint64_t stand_in = aux_slot(plan->world, socket->aux);
+    emit_pair(batch, SOCK_DGRAM, SLOT(plan, socket->description), stand_in, socket->label);
+    unix_emit_bind(batch, socket);
+    if (unix_is_named(&socket->peer_name) && !unix_is_path(&socket->peer_name))
+        EMIT_FLAGS(batch, socket->label, OP_MAY_FAIL, SYS_bind, stand_in,
+                   plan_data(plan, socket->peer_name.address, socket->peer_name.length), socket->peer_name.length);
+    unix_emit_settings(batch, socket);
+}
+
 static void emit_datagram_pair(struct plan *plan, struct unix_socket *socket)
 {
     struct batch *batch = batch_for(plan, STAGE_MAKE, &socket->peer_credentials);
@@ -101,6 +114,8 @@ int unix_emit_make(struct plan *plan, struct unix_table *table, struct error *er
             emit_listener(plan, socket->listener);
         else if (socket->type == SOCK_DGRAM && is_datagram_pair(socket) && !socket->visited)
             emit_datagram_pair(plan, socket);
+        else if (unix_peer_is_gone(socket))
+            emit_without_peer(plan, socket);
         else if (!socket->connection && !socket->visited)
             emit_single(plan, socket);
     }
@@ -145,11 +160,62 @@ static void emit_connection(struct plan *plan, const struct unix_connection *con
         unix_emit_settings(batch, connection->acceptor);
 }
 
-static void emit_datagram_peer(struct plan *plan, const struct unix_socket *socket)
+static bool has_message_from_others(const struct unix_socket *socket)
+{
+    for (int i = 0; i < socket->message_count; i++)
+        if (!unix_same_name(&socket->messages[i].sender, &socket->peer->name))
+            return true;
+    return false;
+}
+
+/*
+ * A connected datagram socket takes messages and connections from its peer alone. So first those connect that are connected to it, then it
+ * gets what others had sent to it before, and only then is it connected itself.
+ */
+static void emit_datagram_peer(struct plan *plan, struct unix_table *table, struct unix_socket *socket)
 {
     struct batch *batch = &plan->common[STAGE_CONNECT];
-    if (socket->peer && unix_is_named(&socket->peer->name))
-        unix_place_connect(batch, socket->peer->place, &socket->peer->name, SLOT(plan, socket->description), socket->label);
+    if (socket->joined || socket->visited || !socket->peer || !unix_is_named(&socket->peer->name))
+        return;
+    socket->joined = true;
+    for (struct unix_socket *client = socket->first_client; client; client = client->next_client)
+        emit_datagram_peer(plan, table, client);
+    if (has_message_from_others(socket)) {
+        unix_fill_datagrams(plan, table, socket, batch);
+        socket->filled = true;
+    }
+    unix_place_connect(batch, socket->peer->place, &socket->peer->name, SLOT(plan, socket->description), socket->label);
+}
+
+/*
+ * Creators run in the order in which they were planned. A new one, even if there is one with this pid already, so that it runs after all that
+ * connect and accept at the same listener.
+ */
+static struct batch *last_batch_for(struct plan *plan, enum stage stage, const struct ucred *credentials)
+{
+    plan->creators = must_grow(plan->creators, (size_t)(plan->creator_count + 1) * sizeof *plan->creators);
+    struct creator *creator = &plan->creators[plan->creator_count++];
+    *creator = (struct creator){ .stage = stage, .ns_pid = credentials->pid > 1 ? credentials->pid : 0, .uid = credentials->uid,
+                                 .gid = credentials->gid };
+    creator->batch = must_alloc(sizeof *creator->batch);
+    creator->batch->plan = plan;
+    return creator->batch;
+}
+
+/* Connections that the listener has not accepted yet. Who connects is not recorded before accept: take who holds the socket. */
+static void emit_pending(struct plan *plan, struct unix_table *table)
+{
+    for (int i = 0; i < table->connection_count; i++) {
+        const struct unix_connection *connection = table->connections[i];
+        if (!connection->pending)
+            continue;
+        const struct description *description = connection->connector->description;
+        const struct process *holder = description->holder;
+        struct ucred credentials = { holder ? holder->ns_pid : 0, description->st.st_uid, description->st.st_gid };
+        struct batch *batch = last_batch_for(plan, STAGE_CONNECT, &credentials);
+        emit_connector(batch, connection);
+        unix_emit_settings(batch, connection->connector);
+    }
 }
 
 int unix_emit_connect(struct plan *plan, struct unix_table *table, struct error *err)
@@ -159,23 +225,8 @@ int unix_emit_connect(struct plan *plan, struct unix_table *table, struct error 
         if (!table->connections[i]->pending)
             emit_connection(plan, table->connections[i]);
     for (int i = 0; i < table->count; i++)
-        if (table->sockets[i]->type == SOCK_DGRAM && !table->sockets[i]->visited)
-            emit_datagram_peer(plan, table->sockets[i]);
-    return 0;
-}
-
-/* Connections that the listener has not accepted yet, after all that it has. What their clients sent already cannot be read by anybody but
- * the listener, so it is lost in the branch. */
-int unix_emit_pending(struct plan *plan, struct unix_table *table, struct error *err)
-{
-    (void)err;
-    for (int i = 0; i < table->connection_count; i++) {
-        const struct unix_connection *connection = table->connections[i];
-        if (!connection->pending)
-            continue;
-        struct batch *batch = batch_for(plan, STAGE_FILL, &connection->connector->peer_credentials);
-        emit_connector(batch, connection);
-        unix_emit_settings(batch, connection->connector);
-    }
+        if (table->sockets[i]->type == SOCK_DGRAM)
+            emit_datagram_peer(plan, table, table->sockets[i]);
+    emit_pending(plan, table);
     return 0;
 }

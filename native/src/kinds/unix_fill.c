@@ -25,14 +25,18 @@ static size_t put_rights(char *control, size_t used, struct plan *plan, const st
 
 static size_t put_credentials(char *control, size_t used, const struct unix_message *message)
 {
-    if (!message->has_credentials || message->credentials.pid == 0)
+    if (!message->has_credentials)
         return used;
+    /* The ids must be right even when the sender has ended and its number cannot be named any more. */
+    struct ucred credentials = message->credentials;
+    if (credentials.pid == 0)
+        credentials.pid = 1;
     struct cmsghdr *part = (struct cmsghdr *)(control + used);
     part->cmsg_level = SOL_SOCKET;
     part->cmsg_type = SCM_CREDENTIALS;
-    part->cmsg_len = CMSG_LEN(sizeof message->credentials);
-    memcpy(CMSG_DATA(part), &message->credentials, sizeof message->credentials);
-    return used + CMSG_SPACE(sizeof message->credentials);
+    part->cmsg_len = CMSG_LEN(sizeof credentials);
+    memcpy(CMSG_DATA(part), &credentials, sizeof credentials);
+    return used + CMSG_SPACE(sizeof credentials);
 }
 
 static void emit_message(struct batch *batch, const struct unix_message *message, uint64_t from, uint64_t address, socklen_t length,
@@ -67,12 +71,29 @@ static void fill_connected(struct plan *plan, const struct unix_socket *socket)
         set_send_buffer(batch, from, socket->peer->options.send_buffer / 2, socket->label);
 }
 
-/* A datagram comes from whoever has the sender's name; if nobody has it any more, from a socket without one. */
+/* A socket that stands for a sender who is gone, under its abstract name if that is free. */
+static uint64_t emit_stand_in(struct batch *batch, const struct unix_table *table, const struct unix_name *name, const char *what)
+{
+    struct plan *plan = batch->plan;
+    uint64_t slot = aux_slot(plan->world, table->nobody_aux);
+    unix_emit_socket(batch, SOCK_DGRAM, slot, what);
+    if (unix_is_named(name) && !unix_is_path(name))
+        EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_bind, slot, plan_data(plan, name->address, name->length), name->length);
+    set_send_buffer(batch, slot, ROOM_FOR_ALL, what);
+    return slot;
+}
+
+/* A datagram comes from whoever has the sender's name, or a stand-in. */
 void unix_fill_datagrams(struct plan *plan, struct unix_table *table, struct unix_socket *socket, struct batch *batch)
 {
     socklen_t length = 0;
     bool paired = socket->peer && socket->visited;
-    uint64_t address = 0, nobody = 0;
+    uint64_t address = 0;
+    if (unix_peer_is_gone(socket)) {
+        for (int i = 0; i < socket->message_count; i++)
+            emit_message(batch, &socket->messages[i], aux_slot(plan->world, socket->aux), 0, 0, socket->label);
+        return;
+    }
     if (!paired && unix_is_named(&socket->name))
         address = unix_place_address(plan, socket->place, &socket->name, &length);
     if (!paired && !address)
@@ -89,22 +110,26 @@ void unix_fill_datagrams(struct plan *plan, struct unix_table *table, struct uni
             set_send_buffer(batch, from, sender->options.send_buffer / 2, socket->label);
             continue;
         }
-        if (!nobody) {
-            nobody = aux_slot(plan->world, table->nobody_aux);
-            unix_emit_socket(batch, SOCK_DGRAM, nobody, socket->label);
-            set_send_buffer(batch, nobody, ROOM_FOR_ALL, socket->label);
-        }
-        emit_message(batch, message, nobody, address, length, socket->label);
+        uint64_t stand_in = emit_stand_in(batch, table, &message->sender, socket->label);
+        emit_message(batch, message, stand_in, address, length, socket->label);
+        EMIT(batch, socket->label, SYS_close, stand_in);
     }
-    if (nobody)
-        EMIT(batch, socket->label, SYS_close, nobody);
+}
+
+/* The peer was closed before it had read everything: one byte to its stand-in brings ECONNRESET back when that is closed. */
+static void emit_unread_byte(struct batch *batch, const struct unix_socket *socket)
+{
+    EMIT_FLAGS(batch, socket->label, OP_MAY_FAIL, SYS_sendto, SLOT(batch->plan, socket->description), plan_string(batch->plan, "x"), 1,
+               MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 void unix_emit_fill(struct plan *plan, struct unix_table *table)
 {
     for (int i = 0; i < table->count; i++) {
         struct unix_socket *socket = table->sockets[i];
-        if (socket->message_count == 0)
+        if (socket->has_error && socket->connection && !socket->peer)
+            emit_unread_byte(&plan->common[STAGE_FILL], socket);
+        if (socket->message_count == 0 || socket->filled)
             continue;
         if (socket->type == SOCK_DGRAM)
             unix_fill_datagrams(plan, table, socket, &plan->common[STAGE_FILL]);
@@ -129,6 +154,9 @@ void unix_emit_finish(struct plan *plan, struct unix_table *table)
         if (connection->aux >= 0)
             EMIT(batch, connection->label, SYS_close, aux_slot(plan->world, connection->aux));
     }
+    for (int i = 0; i < table->count; i++)
+        if (unix_peer_is_gone(table->sockets[i]))
+            EMIT(batch, table->sockets[i]->label, SYS_close, aux_slot(plan->world, table->sockets[i]->aux));
     for (int i = 0; i < table->temporary_count; i++) {
         const struct unix_listener *listener = table->temporary[i];
         EMIT(batch, listener->label, SYS_close, aux_slot(plan->world, listener->aux));

@@ -116,7 +116,7 @@ static void join(struct world *world, struct unix_table *table, struct unix_sock
     }
 }
 
-static void add_pending(struct unix_table *table, struct unix_socket *listener)
+static void add_pending(struct world *world, struct unix_table *table, struct unix_socket *listener)
 {
     for (int i = 0; i < listener->diag.pending_count; i++) {
         uint32_t inode = listener->diag.pending[i];
@@ -124,13 +124,22 @@ static void add_pending(struct unix_table *table, struct unix_socket *listener)
         if (!client || client->connection)
             continue;           /* closed already, or from outside the workspace */
         struct unix_connection *connection = add_connection(table, client->label);
-        *connection = (struct unix_connection){ .connector = client, .listener = listener->listener, .pending = true, .aux = -1,
-                                                .label = client->label };
+        connection->connector = client;
         client->connection = connection;
+        /* Nobody but the listener can read what the client has sent: rather than lose it in silence the branch's client sees the end. */
+        bool unread = client->diag.limit > 0;
+        connection->pending = !unread;
+        connection->listener = unread ? NULL : listener->listener;
+        connection->aux = unread ? files_new_aux(world) : -1;
     }
 }
 
-static void link_datagram(struct unix_table *table, struct unix_socket *socket)
+bool unix_peer_is_gone(const struct unix_socket *socket)
+{
+    return socket->type == SOCK_DGRAM && socket->diag.has_peer && !socket->peer;
+}
+
+static void link_datagram(struct world *world, struct unix_table *table, struct unix_socket *socket)
 {
     uint32_t inode = socket->diag.peer;
     socket->peer = socket->diag.has_peer && inode ? byte_index_find(&table->by_inode, &inode, sizeof inode) : NULL;
@@ -138,6 +147,7 @@ static void link_datagram(struct unix_table *table, struct unix_socket *socket)
         socket->next_client = socket->peer->first_client;
         socket->peer->first_client = socket;
     }
+    socket->aux = unix_peer_is_gone(socket) ? files_new_aux(world) : -1;
 }
 
 int unix_link(struct world *world, struct error *err)
@@ -151,11 +161,11 @@ int unix_link(struct world *world, struct error *err)
     add_listeners(table);
     for (int i = 0; i < table->count; i++)
         if (table->sockets[i]->listening)
-            add_pending(table, table->sockets[i]);
+            add_pending(world, table, table->sockets[i]);
     for (int i = 0; i < table->count; i++) {
         struct unix_socket *socket = table->sockets[i];
         if (socket->type == SOCK_DGRAM) {
-            link_datagram(table, socket);
+            link_datagram(world, table, socket);
             byte_index_put(&table->named, socket->name.address, socket->name.length, socket);
         }
         if (!is_connected_kind(socket) || socket->connection || !socket->diag.has_peer)

@@ -50,9 +50,9 @@ static struct unix_place *new_place(const struct world *world, const struct unix
         place->path = must_alloc(strlen(cwd) + strlen(text) + 2);
         sprintf(place->path, "%s%s%s", cwd, strcmp(cwd, "/") ? "/" : "", text);
     }
-    place->alias = format_path("%s.tclone-%d", place->path, number);
     AUTO_FREE char *directory = must_copy_string(place->path);
     *strrchr(directory, '/') = 0;
+    place->alias = format_path("%s/.tclone-%d", directory, number);
     struct stat st;
     place->lost = look_up(world, *directory ? directory : "/", &st) < 0 || !S_ISDIR(st.st_mode);
     place->mode = 0777;
@@ -84,17 +84,28 @@ static void move_aside(struct batch *batch, const char *from, const char *to, co
     EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_rename, plan_string(batch->plan, from), plan_string(batch->plan, to));
 }
 
+/* Whoever is to connect in the branch learns the name that the kernel chose from the arena. */
+static void bind_substitute(struct batch *batch, struct unix_place *place, uint64_t fd, const char *what)
+{
+    struct plan *plan = batch->plan;
+    struct sockaddr_un any = { .sun_family = AF_UNIX };
+    uint32_t room = sizeof any;
+    place->address = plan_reserve(plan, sizeof any);
+    place->address_length = plan_data(plan, &room, sizeof room);
+    EMIT(batch, what, SYS_bind, fd, plan_data(plan, &any, sizeof any.sun_family), sizeof any.sun_family);
+    EMIT(batch, what, SYS_getsockname, fd, place->address, place->address_length);
+}
+
 /*
  * The file that bears the name is a socket of the snapshot, which nobody serves any more: it makes room. If the name meanwhile belongs to
  * another file, that one steps aside, and ours is moved to an alias where it can be connected to until the branch is complete.
  */
-void unix_place_bind(struct batch *batch, const struct unix_place *place, const struct unix_name *name, uint64_t fd, const char *what)
+void unix_place_bind(struct batch *batch, struct unix_place *place, const struct unix_name *name, uint64_t fd, const char *what)
 {
     struct plan *plan = batch->plan;
     if (!place || place->lost) {
-        struct sockaddr_un any = { .sun_family = AF_UNIX };     /* an abstract name of the kernel's choice */
         if (place)
-            EMIT(batch, what, SYS_bind, fd, plan_data(plan, &any, sizeof any.sun_family), sizeof any.sun_family);
+            bind_substitute(batch, place, fd, what);
         else
             EMIT(batch, what, SYS_bind, fd, plan_data(plan, name->address, name->length), name->length);
         return;
@@ -135,6 +146,10 @@ uint64_t unix_place_address(struct plan *plan, const struct unix_place *place, c
 void unix_place_connect(struct batch *batch, const struct unix_place *place, const struct unix_name *name, uint64_t fd, const char *what)
 {
     socklen_t length = 0;
+    if (place && place->lost) {
+        EMIT_FLAGS(batch, what, OP_LOAD32(2), SYS_connect, fd, place->address, place->address_length);
+        return;
+    }
     uint64_t address = unix_place_address(batch->plan, place, name, &length);
     if (address) {
         EMIT(batch, what, SYS_connect, fd, address, length);

@@ -71,7 +71,8 @@ static void peek(const struct unix_socket *socket, char *buffer, size_t room, st
         .msg_iov = &io, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control,
     };
     *peeked = (struct peeked){ 0 };
-    peeked->size = recvmsg(socket->description->local, &header, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_TRUNC);
+    int full_size = socket->type == SOCK_STREAM ? 0 : MSG_TRUNC;
+    peeked->size = recvmsg(socket->description->local, &header, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC | full_size);
     if (peeked->size < 0)
         return;
     peeked->flags = header.msg_flags;

@@ -38,13 +38,11 @@ struct unix_message {
 /* The file of a path name. */
 struct unix_place {
     bool in_place;              /* base + name still leads to it */
-    bool lost;                  /* its directory cannot even be made again: the name is given up */
+    bool lost;                  /* its directory is gone: it gets an abstract name of the kernel's choice */
     char *base;                 /* directory a relative name counts from; NULL for absolute ones */
     char *path;                 /* base + name, absolute */
-    char *final;                /* where the file is now, NULL = unlinked */
     char *alias;                /* where it is kept while a branch is made, unless in_place */
-    char **missing;             /* directories that are gone, outermost first */
-    int missing_count;
+    uint64_t address, address_length;   /* lost: arena addresses of the substitute name and its length */
     mode_t mode;
     uid_t uid;
     gid_t gid;
@@ -67,7 +65,8 @@ struct unix_socket {
     struct unix_connection *connection;
     struct unix_listener *listener;     /* for a listening one */
     struct unix_socket *first_client, *next_client;     /* datagram sockets connected to this one */
-    bool visited;
+    bool visited, joined, filled;
+    int aux;                    /* datagram sockets whose peer is gone: slot of a stand-in, else -1 */
 };
 
 /* Something to connect to: a listening socket of the world, or a temporary one that stands for one that is gone. */
@@ -110,7 +109,7 @@ struct unix_place *unix_place_find(struct world *world, const struct unix_socket
 /* A place for a temporary listener with a path name that nobody in the world is bound to. */
 struct unix_place *unix_place_temporary(struct world *world, const struct unix_name *name, int number);
 /* bind(fd, name), leaving whatever else has that name by now in its place. */
-void unix_place_bind(struct batch *batch, const struct unix_place *place, const struct unix_name *name, uint64_t fd, const char *what);
+void unix_place_bind(struct batch *batch, struct unix_place *place, const struct unix_name *name, uint64_t fd, const char *what);
 /* connect(fd), also when the name does not lead there any more. */
 void unix_place_connect(struct batch *batch, const struct unix_place *place, const struct unix_name *name, uint64_t fd, const char *what);
 /* The address by which a datagram can be sent there from a process in "/": 0 when only a relative name would do. */
@@ -124,12 +123,12 @@ int unix_link(struct world *world, struct error *err);
 
 int unix_emit_make(struct plan *plan, struct unix_table *table, struct error *err);
 int unix_emit_connect(struct plan *plan, struct unix_table *table, struct error *err);
-int unix_emit_pending(struct plan *plan, struct unix_table *table, struct error *err);
 void unix_emit_finish(struct plan *plan, struct unix_table *table);
 void unix_emit_fill(struct plan *plan, struct unix_table *table);
 /* The messages of a datagram socket that is not connected both ways. */
 void unix_fill_datagrams(struct plan *plan, struct unix_table *table, struct unix_socket *socket, struct batch *batch);
 
+bool unix_peer_is_gone(const struct unix_socket *socket);     /* datagram sockets */
 uint64_t unix_connector_fd(struct plan *plan, const struct unix_connection *connection);
 uint64_t unix_acceptor_fd(struct plan *plan, const struct unix_connection *connection);
 void unix_emit_socket(struct batch *batch, int type, uint64_t slot, const char *what);
