@@ -8,30 +8,57 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <unistd.h>
 
 /* Descriptions start at a round number above every one in use, so that debugging output is readable. */
 #define SLOT_MINIMUM 64
 
-static int capture_processes(struct world *world, struct error *err)
+/* The text of a browser's maps takes a millisecond to print and parse, so every core helps. */
+struct map_reader {
+    struct world *world;
+    int *next;
+    struct error err;
+};
+
+static void *read_maps(void *argument)
 {
-    for (int i = 0; i < world->process_count; i++) {
-        struct process *process = world->processes[i];
-        if (process->zombie)
-            continue;
-        if (descriptors_list(process, err) < 0 || memory_read_map(process, err) < 0)
+    struct map_reader *reader = argument;
+    for (;;) {
+        int index = __atomic_fetch_add(reader->next, 1, __ATOMIC_SEQ_CST);
+        if (index >= reader->world->process_count || reader->err.code)
+            return NULL;
+        struct process *process = reader->world->processes[index];
+        if (!process->zombie)
+            memory_read_map(process, &reader->err);
+    }
+}
+
+static int capture_maps(struct world *world, struct error *err)
+{
+    int next = 0;
+    struct map_reader readers[2] = { { .world = world, .next = &next }, { .world = world, .next = &next } };
+    pthread_t helper;
+    bool helped = world->process_count > 4 && pthread_create(&helper, NULL, read_maps, &readers[1]) == 0;
+    read_maps(&readers[0]);
+    if (helped)
+        pthread_join(helper, NULL);
+    for (int i = 0; i < 2; i++) {
+        if (readers[i].err.code) {
+            *err = readers[i].err;
             return -1;
+        }
     }
     return 0;
 }
 
-static int capture_pages(struct world *world, struct error *err)
+static int capture_processes(struct world *world, struct error *err)
 {
     for (int i = 0; i < world->process_count; i++)
-        if (!world->processes[i]->zombie && memory_scan_pages(world->processes[i], err) < 0)
+        if (!world->processes[i]->zombie && descriptors_list(world->processes[i], err) < 0)
             return -1;
-    return 0;
+    return capture_maps(world, err);
 }
 
 int capture(struct world *world, struct error *err)
@@ -49,7 +76,13 @@ int capture(struct world *world, struct error *err)
         return -1;
     if (sysv_read(world, err) < 0 || shared_bind_maps(world, err) < 0)
         return -1;
-    if (files_bind_maps(world, err) < 0)
-        return -1;
-    return capture_pages(world, err);
+    return files_bind_maps(world, err);
+}
+
+int capture_pages(struct world *world, struct error *err)
+{
+    for (int i = 0; i < world->process_count; i++)
+        if (!world->processes[i]->zombie && memory_scan_pages(world->processes[i], err) < 0)
+            return -1;
+    return 0;
 }

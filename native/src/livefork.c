@@ -146,6 +146,8 @@ static int copy_frozen(struct job *job, struct error *err)
         return -1;
     FOR_LIVE(job, branch)
         rebuild_start(world, &job->compiled, branch, &branch->err);
+    if (capture_pages(world, err) < 0)
+        return -1;
     FOR_LIVE(job, branch)
         if (rebuild_await(world, branch, &branch_control(branch)->mapped, (uint32_t)job->compiled.process_count, "its memory maps",
                           &branch->err) == 0)

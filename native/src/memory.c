@@ -158,8 +158,6 @@ static void add_run(struct memory_map *map, uint64_t start, uint64_t end, struct
         map->runs = must_grow(map->runs, (size_t)(map->run_count ? map->run_count * 2 : 16) * sizeof *map->runs);
     map->runs[map->run_count++] = (struct page_run){ start, end, vma };
     map->bytes += end - start;
-    vma->has_pages = true;
-    vma->page_bytes += end - start;
 }
 
 static bool holds_private_data(const struct vma *vma)

@@ -22,9 +22,7 @@ struct vma {
     char *path;                 /* NULL for anonymous ones; unescaped; " (deleted)" kept */
     struct shared_object *object;
     struct file_opening *opening;
-    bool has_pages;             /* private pages to copy */
     bool by_userfaultfd;        /* filled with UFFDIO_COPY (process_batch.c) */
-    uint64_t page_bytes;
 };
 
 struct page_run {

@@ -38,11 +38,12 @@ static struct file_opening **executables;
  * Anonymous areas are filled by UFFDIO_COPY, which places whole pages: 1.35 GB/s a core against 1.0 for process_vm_writev, which takes a fault
  * and clears each page first. Small areas are not worth their registration.
  */
-#define USERFAULTFD_MINIMUM (128ull << 10)
+#define USERFAULTFD_MINIMUM (256ull << 10)
 
 static bool wants_userfaultfd(const struct vma *vma)
 {
-    return (vma->kind == VMA_ANONYMOUS || vma->kind == VMA_STACK) && !vma->shared && vma->page_bytes >= USERFAULTFD_MINIMUM;
+    return (vma->kind == VMA_ANONYMOUS || vma->kind == VMA_STACK) && !vma->shared && vma->end - vma->start >= USERFAULTFD_MINIMUM
+        && (vma->protection & PROT_WRITE);
 }
 
 int process_batches_prepare(struct world *world, struct error *err)
