@@ -111,49 +111,21 @@ static int check_complete(const struct unix_socket *socket, const struct peeked 
 }
 
 /*
- * A read on a stream ends with the first piece that carries descriptors, and they come with that piece's first byte. Find where it starts
- * in what was peeked at `offset`: without room for descriptors the kernel says MSG_CTRUNC instead of handing them out.
+ * A read on a stream ends with the first piece that carries descriptors, and they come with that piece's first byte. How much of what was peeked
+ * at `offset` comes before that piece: peek again with an address for the last byte that cannot be written to. The kernel then takes whole
+ * pieces up to the one that the fault is in. (Asking for fewer bytes does not help: a peek goes on to the next descriptors all the same.)
  */
-static int carries_descriptors(const struct unix_socket *socket, int offset, size_t length, bool *carries, struct error *err)
-{
-    char scratch[1];
-    struct iovec io = { scratch, length };
-    union { struct cmsghdr align; char bytes[CMSG_SPACE(sizeof(struct ucred))]; } control;
-    bool credentials = socket_options_find(&socket->options, SOL_SOCKET, SO_PASSCRED) != NULL;
-    AUTO_FREE char *buffer = length > 1 ? must_alloc(length) : NULL;
-    if (buffer)
-        io.iov_base = buffer;
-    struct msghdr header = { .msg_iov = &io, .msg_iovlen = 1 };
-    if (credentials) {
-        header.msg_control = &control;
-        header.msg_controllen = sizeof control;
-    }
-    if (set_offset(socket, offset, err) < 0)
-        return -1;
-    if (recvmsg(socket->description->local, &header, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0)
-        return fail_errno(err, "%s: cannot peek at its queue", socket->label);
-    *carries = header.msg_flags & MSG_CTRUNC;
-    return 0;
-}
-
 static int plain_bytes_before(const struct unix_socket *socket, int offset, size_t size, size_t *plain, struct error *err)
 {
-    size_t low = 1, high = size;    /* the shortest peek that meets descriptors has low..high bytes */
-    *plain = 0;
-    if (socket_options_find(&socket->options, SOL_SOCKET, 76 /* SO_PASSPIDFD */))
-        return 0;                   /* every message then counts as truncated */
-    while (low < high) {
-        /* Almost always the piece starts at once, so ask for one byte first. */
-        size_t middle = low == 1 && high == size ? 1 : low + (high - low) / 2;
-        bool carries = false;
-        if (carries_descriptors(socket, offset, middle, &carries, err) < 0)
-            return -1;
-        if (carries)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    *plain = low - 1;
+    AUTO_FREE char *buffer = must_alloc(size);
+    struct iovec io[2] = { { buffer, size - 1 }, { NULL, 1 } };
+    struct msghdr header = { .msg_iov = io, .msg_iovlen = 2 };
+    if (set_offset(socket, offset, err) < 0)
+        return -1;
+    ssize_t got = recvmsg(socket->description->local, &header, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got < 0 && errno != EFAULT)
+        return fail_errno(err, "%s: cannot peek at its queue", socket->label);
+    *plain = got < 0 ? 0 : (size_t)got;
     return set_offset(socket, offset + (int)size, err);
 }
 
