@@ -21,7 +21,9 @@ from engine.errors import Internal, Unavailable
 
 _READY_SECONDS = 120.0
 _COMMAND_SECONDS = 120.0
+_FINISH_SECONDS = 20.0
 _POLL_SECONDS = 0.05
+_ERROR_LINES = 3
 _TMPFS = Path("/dev/shm")
 _COMMON = ("--manage-cgroups=ignore", "-v1")
 _LOAD, _READY = "/load", "/tmp/load.ready"
@@ -137,23 +139,29 @@ class Criu:
         argv = [str(self._contain), "mounts", str(self._directory / "run"), str(self._directory / "root"), str(self._criu)]
         argv += [arguments[0], "--images-dir", str(images), "--work-dir", str(images)]
         argv += ["--log-file", log, *_COMMON, *arguments[1:]]
-        process = await asyncio.create_subprocess_exec(
-            *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
-        )
+        # What fails before it has opened its log goes to stderr.
+        early = images / f"{log}.stderr"
+        with open(early, "wb") as errors:
+            process = await asyncio.create_subprocess_exec(
+                *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=errors
+            )
+        ended = asyncio.ensure_future(process.wait())
         try:
-            status = await asyncio.wait_for(process.wait(), _COMMAND_SECONDS)
+            status = await asyncio.wait_for(asyncio.shield(ended), _COMMAND_SECONDS)
         except BaseException:
-            # criu resumes what it had frozen when it is asked to end; killed, it would leave that to the kernel.
+            # Let it finish when interrupted: ended halfway, it leaves half a tree whose pid nobody knows.
+            await asyncio.wait({ended}, timeout=_FINISH_SECONDS)
             await _end_child(process)
+            await ended
             raise
         if status != 0:
-            raise Internal(f"criu {arguments[0]} failed with status {status}: {_last_lines(images / log)}")
+            raise Internal(f"criu {arguments[0]} failed with status {status}: {_errors(images / log, early)}")
 
 
 async def probe(criu: Path, contain: Path, load: Path) -> str | None:
     """Really dump and restore one process. None when that works, else why not, in one line.
 
-    Versions before 4.1 fail on kernels from 6.13 on, `criu check` or not.
+    Versions before 4.1 fail on kernels from 6.13 on; 3.17.1 does not know `--network-lock skip` either.
     """
     try:
         async with Criu(criu, contain, load, Workload("probe")) as rival:
@@ -266,9 +274,10 @@ def _count_in_namespace(pid: int) -> int:
     return 1 + len(children)
 
 
-def _last_lines(log: Path) -> str:
-    try:
-        lines = [line for line in log.read_text(errors="replace").splitlines() if "Error" in line]
-    except OSError:
-        return "no log"
-    return "; ".join(lines[-3:]) or "no error in its log"
+def _errors(*logs: Path) -> str:
+    """The last error lines of criu's log, or of what it said before it had one."""
+    lines: list[str] = []
+    for log in logs:
+        with contextlib.suppress(OSError):
+            lines += [line for line in log.read_text(errors="replace").splitlines() if "Error" in line]
+    return "; ".join(lines[-_ERROR_LINES:]) or "it told no reason"

@@ -15,7 +15,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,16 +27,16 @@ if __name__ == "__main__":
 from bench import criu as rival  # noqa: E402
 from bench import machine, programs, report  # noqa: E402
 from bench.contenders import Fork  # noqa: E402
+from bench.leftovers import Leftovers  # noqa: E402
 from bench.own_engine import OwnEngine  # noqa: E402
 from bench.rounds import Bench, Measured  # noqa: E402
 from bench.workload import FULL, QUICK, Workload, choose  # noqa: E402
 from engine.errors import BadRequest, EngineError, Internal, Unavailable  # noqa: E402
-from tests.leaks import LeakCounter, become_subreaper  # noqa: E402
+from tests.leaks import become_subreaper  # noqa: E402
 
 _RUNS, _QUICK_RUNS = 10, 3
 _INTERRUPTED = 130
 _DEFAULT_CACHE = "/var/cache/tclone"
-_LEFTOVER_SECONDS = 10.0
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -160,14 +159,6 @@ async def _interruptible(run: _Run, directory: Path) -> bool:
             loop.remove_signal_handler(number)
 
 
-def _leftovers(leaks: LeakCounter) -> list[str]:
-    """What this run left on the host, after giving the kernel time to take namespaces down."""
-    deadline = time.monotonic() + _LEFTOVER_SECONDS
-    while (found := leaks.growth()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return found
-
-
 def main(argv: list[str] | None = None) -> int:
     """Run the benchmark; the exit status."""
     options = _arguments(argv)
@@ -181,9 +172,8 @@ def main(argv: list[str] | None = None) -> int:
         return error.exit_status
     become_subreaper()
     directory = Path(tempfile.mkdtemp(prefix="tclone-bench-", dir="/var/tmp"))
-    leaks = LeakCounter()
-    leaks.own_engine(directory / "data", directory / "run")
-    leaks.start()
+    leftovers = Leftovers(directory)
+    leftovers.start()
     run = _Run(options, workloads)
     status = 0
     try:
@@ -193,11 +183,13 @@ def main(argv: list[str] | None = None) -> int:
         print(f"bench: {error.message}", file=sys.stderr)
         status = error.exit_status
     run.head["load_average"]["after"] = machine.load_average()
-    left = _leftovers(leaks)
-    run.head["leftovers"] = left
+    left, held = leftovers.check()
+    run.head["leftovers"], run.head["held_by_others"] = left, held
     print(run.text())
     if options.json is not None:
         report.write_json(options.json, run.to_json())
+    for line in held:
+        _say(f"still there: {line}")
     if left:
         print("bench: left behind (see " + str(directory) + "):\n  " + "\n  ".join(left), file=sys.stderr)
         return status or Internal.exit_status
