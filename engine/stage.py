@@ -108,7 +108,8 @@ class Stages:
         try:
             await in_thread(local)
         except OSError as error:
-            raise Internal(f"cannot set up the container of {stage.id}: {error}") from error
+            reason = str(error) if stage.alive() else "its restorer has ended"
+            raise Internal(f"cannot set up the container of {stage.id}: {reason}") from error
         if not ports:
             return {}
         return await manager.network.publish(stage.id, [PortRequest(port) for port in ports])

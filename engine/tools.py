@@ -11,6 +11,7 @@ from engine import bundle
 from engine.errors import Unavailable
 
 _PROGRAMS = {"init": "tclone-init", "restore": "tclone-restore"}
+_ELF = b"\x7fELF"
 _STAGE_DIRECTORIES = ("proc", "dev", "sys", "tmp")  # the restorer puts the new root on /tmp
 
 
@@ -40,9 +41,12 @@ class Tools:
         total = hashlib.sha256()
         for name in sorted(_PROGRAMS.values()):
             try:
-                total.update((self._libexec / name).read_bytes())
+                content = (self._libexec / name).read_bytes()
             except OSError:
                 raise Unavailable(f"{self._libexec / name} is missing; build it with `make -C native`") from None
+            if not content.startswith(_ELF):
+                raise Unavailable(f"{self._libexec / name} is not a whole program; build it again with `make -C native`")
+            total.update(content)
         self.digest = total.hexdigest()[:16]
         self._install(self.layer(self.digest))
         self._install(self.stage, _STAGE_DIRECTORIES)
