@@ -56,6 +56,14 @@ class _Account:
     groups: list[int]
 
 
+class _OutputProtocol(asyncio.StreamReaderProtocol):
+    """A terminal whose last user has gone reads as EIO. That is its end of file: as an error, a StreamReader would drop what
+    it still holds."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(None)
+
+
 class Session:
     """A running command. Read `stdout` and `stderr` (empty with a terminal) to their end, then await `wait()`."""
 
@@ -89,7 +97,7 @@ class Session:
             if fd is None:
                 stream.feed_eof()
                 continue
-            protocol = asyncio.StreamReaderProtocol(stream)
+            protocol = _OutputProtocol(stream)
             transport, _ = await loop.connect_read_pipe(lambda made=protocol: made, os.fdopen(fd, "rb", 0))
             self._transports.append(transport)
         writing, flow = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, os.fdopen(stdin, "wb", 0))
