@@ -6,9 +6,11 @@
 #include "../plan.h"
 #include "sock_options.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -24,6 +26,7 @@ struct inet_data {
     int domain, type, protocol;
     int state;                  /* TCP_*, streams only */
     int backlog;
+    bool was_connected;
     union inet_address local, peer;
     socklen_t local_size, peer_size;    /* peer_size 0 = not connected */
     struct socket_options options;
@@ -59,7 +62,7 @@ static int check(struct world *world, const struct description *description, str
 {
     (void)world;
     int type = socket_number(description->local, SO_TYPE), protocol = socket_number(description->local, SO_PROTOCOL);
-    if ((type == SOCK_STREAM && protocol == IPPROTO_TCP) || type == SOCK_DGRAM)
+    if ((type == SOCK_STREAM && protocol == IPPROTO_TCP) || (type == SOCK_DGRAM && (protocol == IPPROTO_UDP || protocol == IPPROTO_UDPLITE)))
         return 0;
     return fail(err, "unsupported", "%s has type %d and protocol %d (a raw or unusual socket), which cannot be forked; end the program that uses it",
                 description_label(description), type, protocol);
@@ -72,6 +75,11 @@ static int read_stream_state(struct inet_data *data, const struct description *d
     if (getsockopt(description->local, IPPROTO_TCP, TCP_INFO, &info, &size) < 0)
         return fail_errno(err, "%s: cannot read its TCP state", description_label(description));
     data->state = info.tcpi_state;
+    struct pollfd events = { description->local, POLLRDHUP, 0 };
+    if (poll(&events, 1, 0) < 0)
+        return fail_errno(err, "%s: cannot poll it", description_label(description));
+    /* A connection that failed or was reset, and not a socket that never was connected: reading must not say ENOTCONN. */
+    data->was_connected = data->state == TCP_CLOSE && events.revents & (POLLERR | POLLRDHUP);
     /* For a listener the kernel reports its backlog here (tcp_get_info in net/ipv4/tcp.c). */
     data->backlog = (int)info.tcpi_sacked;
     return 0;
@@ -123,8 +131,17 @@ static void emit_socket(struct batch *batch, const struct description *descripti
 static void emit_bind(struct batch *batch, const struct description *description, const char *what)
 {
     const struct inet_data *data = description->data;
-    if (has_port(data))
-        EMIT(batch, what, SYS_bind, SLOT(batch->plan, description), plan_data(batch->plan, &data->local, data->local_size), data->local_size);
+    if (!has_port(data))
+        return;
+    /* The address may not be usable yet (IPv6 checks for duplicates first), or be missing in the branch: the socket is made all the same. */
+    uint64_t slot = SLOT(batch->plan, description);
+    int level = data->domain == AF_INET ? IPPROTO_IP : IPPROTO_IPV6, name = data->domain == AF_INET ? IP_FREEBIND : IPV6_FREEBIND;
+    const struct socket_option *set = socket_options_find(&data->options, level, name);
+    int on = 1, off = 0;
+    socket_option_emit(batch, slot, level, name, &on, sizeof on, what);
+    EMIT(batch, what, SYS_bind, slot, plan_data(batch->plan, &data->local, data->local_size), data->local_size);
+    if (!set)
+        socket_option_emit(batch, slot, level, name, &off, sizeof off, what);
 }
 
 /* A connection to a listener of our own, reset by its other end. */
@@ -134,10 +151,13 @@ static void emit_reset_connection(struct batch *batch, const struct description 
     struct plan *plan = batch->plan;
     union inet_address loopback = { .any.sa_family = (sa_family_t)data->domain };
     uint32_t size = data->domain == AF_INET ? sizeof loopback.v4 : sizeof loopback.v6;
+    const struct socket_option *only = socket_options_find(&data->options, IPPROTO_IPV6, IPV6_V6ONLY);
     if (data->domain == AF_INET)
         loopback.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    else
+    else if (only)
         loopback.v6.sin6_addr = in6addr_loopback;
+    else    /* ::ffff:127.0.0.1 also works where IPv6 is disabled */
+        inet_pton(AF_INET6, "::ffff:127.0.0.1", &loopback.v6.sin6_addr);
     struct linger reset = { .l_onoff = 1, .l_linger = 0 };
     uint64_t address = plan_data(plan, &loopback, sizeof loopback);
     uint64_t address_size = plan_data(plan, &size, sizeof size);
@@ -158,7 +178,7 @@ static void emit_reset_connection(struct batch *batch, const struct description 
 static void emit_stream(struct plan *plan, const struct description *description, enum stage stage, const char *what)
 {
     const struct inet_data *data = description->data;
-    bool connected = data->state != TCP_LISTEN && data->state != TCP_CLOSE;
+    bool connected = data->was_connected || (data->state != TCP_LISTEN && data->state != TCP_CLOSE);
     struct batch *batch = batch_of_owner(plan, description, stage);
     /* Connections come after all listeners: their temporary ports must not take a number that one of those wants. */
     if (stage == STAGE_MAKE && !connected) {

@@ -11,10 +11,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/btrfs.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -26,10 +28,13 @@
 #define OVERLAY_HEADER 24       /* 3 bytes of padding, version, magic, length, flags, type, uuid[16] */
 #define DRAIN_BYTES (64u << 10)
 
+#define UUID_SIZE 16
+
 struct handle {
     int type;
     unsigned size;
     unsigned char bytes[MAX_HANDLE_SZ];
+    unsigned char uuid[UUID_SIZE];      /* of the file system; zeros = not told */
 };
 
 struct watch {
@@ -80,11 +85,13 @@ static int unwrap(const struct handle *overlay, struct handle *real)
     if (length < OVERLAY_HEADER - 3 || length + 3 > overlay->size)
         return -1;
     real->type = fb[4];
+    memcpy(real->uuid, fb + 5, UUID_SIZE);
     real->size = length - (OVERLAY_HEADER - 3);
     memcpy(real->bytes, overlay->bytes + OVERLAY_HEADER, real->size);
     return 0;
 }
 
+/* Where a handle leads, if anything still has a name there. */
 static char *open_handle(int mount, const struct handle *handle)
 {
     struct error ignored = { 0 };
@@ -93,7 +100,10 @@ static char *open_handle(int mount, const struct handle *handle)
     wanted.head.handle_type = handle->type;
     memcpy(wanted.head.f_handle, handle->bytes, handle->size);
     AUTO_CLOSE int fd = open_by_handle_at(mount, &wanted.head, O_PATH | O_CLOEXEC);
-    return fd < 0 ? NULL : proc_link(&ignored, "/proc/self/fd/%d", fd);
+    struct stat st;
+    if (fd < 0 || fstat(fd, &st) < 0 || st.st_nlink == 0)
+        return NULL;
+    return proc_link(&ignored, "/proc/self/fd/%d", fd);
 }
 
 /* The longest tail of a path below the pool that names this inode in the workspace. */
@@ -105,9 +115,30 @@ static char *path_in_workspace(const struct world *world, const char *host_path,
     return files_path_is(world, "/", inode) ? must_copy_string("/") : NULL;
 }
 
-/* Descriptors of the host's mounts that layers can lie on. */
-static int *layer_mounts;
+/* The host's mounts that layers can lie on. */
+static struct layer_mount {
+    int fd;
+    unsigned char uuid[UUID_SIZE];      /* zeros = unknown */
+} *layer_mounts;
 static int layer_mount_count;
+
+static void add_layer_mount(int fd)
+{
+    struct layer_mount mount = { .fd = fd };
+    struct btrfs_ioctl_fs_info_args info = { 0 };
+    if (ioctl(fd, BTRFS_IOC_FS_INFO, &info) == 0)
+        memcpy(mount.uuid, info.fsid, UUID_SIZE);
+    layer_mounts = must_grow(layer_mounts, (size_t)(layer_mount_count + 1) * sizeof mount);
+    layer_mounts[layer_mount_count++] = mount;
+}
+
+/* On another file system the same handle may lead to another file. */
+static bool may_be_on(const struct layer_mount *mount, const struct handle *handle)
+{
+    static const unsigned char unknown[UUID_SIZE];
+    return memcmp(mount->uuid, handle->uuid, UUID_SIZE) == 0 || memcmp(handle->uuid, unknown, UUID_SIZE) == 0
+        || memcmp(mount->uuid, unknown, UUID_SIZE) == 0;
+}
 
 static int find_layer_mounts(struct error *err)
 {
@@ -124,13 +155,13 @@ static int find_layer_mounts(struct error *err)
         int fd = open(point, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (fd < 0)
             continue;
-        layer_mounts = must_grow(layer_mounts, (size_t)(layer_mount_count + 1) * sizeof(int));
-        layer_mounts[layer_mount_count++] = fd;
+        add_layer_mount(fd);
     }
     return 0;
 }
 
-static char *path_on_overlay(const struct world *world, const struct watch *watch, const struct handle *overlay, struct error *err)
+/* *hidden: the file exists, but not under the path that it has in its layer. */
+static char *path_on_overlay(const struct world *world, const struct watch *watch, const struct handle *overlay, bool *hidden, struct error *err)
 {
     struct handle real;
     if (unwrap(overlay, &real) < 0)
@@ -138,10 +169,13 @@ static char *path_on_overlay(const struct world *world, const struct watch *watc
     if (!layer_mounts && find_layer_mounts(err) < 0)
         return NULL;
     for (int i = 0; i < layer_mount_count; i++) {
-        AUTO_FREE char *host = open_handle(layer_mounts[i], &real);
+        if (!may_be_on(&layer_mounts[i], &real))
+            continue;
+        AUTO_FREE char *host = open_handle(layer_mounts[i].fd, &real);
         char *path = host ? path_in_workspace(world, host, watch->inode) : NULL;
         if (path)
             return path;
+        *hidden |= host != NULL;
     }
     return NULL;
 }
@@ -171,6 +205,25 @@ static char *path_on_mount(const struct world *world, const struct watch *watch,
     return NULL;
 }
 
+/*
+ * File systems without handles (devpts, parts of /proc), directories that the overlay keeps under another name: look at what processes stand in
+ * or have open. What is found nowhere has lost its last name: such a watch has nothing to report any more but its own end.
+ */
+static char *path_of_known(const struct world *world, const struct watch *watch)
+{
+    for (int i = 0; i < world->process_count; i++) {
+        const struct process *process = world->processes[i];
+        if (process->cwd && files_path_is(world, process->cwd, watch->inode))
+            return must_copy_string(process->cwd);
+    }
+    for (int i = 0; i < world->description_count; i++) {
+        const struct description *description = world->descriptions[i];
+        if (description->st.st_ino == watch->inode && description->link[0] == '/' && files_path_is(world, description->link, watch->inode))
+            return must_copy_string(description->link);
+    }
+    return NULL;
+}
+
 /* ---- capture ---- */
 
 static int by_wd(const void *left, const void *right)
@@ -184,6 +237,7 @@ static int take_watch(const struct world *world, const struct description *descr
     struct watch watch = { 0 };
     struct handle handle = { 0 };
     unsigned long inode;
+    bool hidden = false;
     if (sscanf(line, "inotify wd:%x ino:%lx sdev:%x mask:%x", (unsigned *)&watch.number, &inode, &watch.device, &watch.mask) != 4)
         return fail(err, "internal", "%s: a watch of it cannot be read: %.80s", description_label(description), line);
     if (watch.number > MAX_WATCH)
@@ -191,9 +245,15 @@ static int take_watch(const struct world *world, const struct description *descr
                     description_label(description), watch.number, MAX_WATCH);
     watch.inode = inode;
     if (parse_handle(line, &handle) == 0)
-        watch.path = handle.type == OVERLAY_HANDLE ? path_on_overlay(world, &watch, &handle, err) : path_on_mount(world, &watch, &handle, err);
+        watch.path = handle.type == OVERLAY_HANDLE ? path_on_overlay(world, &watch, &handle, &hidden, err)
+                                                  : path_on_mount(world, &watch, &handle, err);
     if (err->code)
         return -1;
+    if (!watch.path)
+        watch.path = path_of_known(world, &watch);
+    if (!watch.path && hidden)
+        return fail(err, "unsupported", "%s watches inode %lu, whose path cannot be found (its directory was renamed); end the program or let it "
+                    "watch again", description_label(description), inode);
     set->watches = must_grow(set->watches, (size_t)(set->count + 1) * sizeof watch);
     set->watches[set->count++] = watch;
     return 0;
