@@ -82,6 +82,6 @@ class FreshStart:
         return {"usable": round(max(one.milliseconds for one in launched), 2)}
 
 
-def reason(error: EngineError) -> str:
+def reason(error: EngineError | OSError) -> str:
     """An error as one line of a report."""
-    return " ".join(error.message.split())
+    return " ".join(str(error).split())

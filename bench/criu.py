@@ -148,6 +148,9 @@ class Criu:
         ended = asyncio.ensure_future(process.wait())
         try:
             status = await asyncio.wait_for(asyncio.shield(ended), _COMMAND_SECONDS)
+        except TimeoutError:
+            await _end_child(process)
+            raise Internal(f"criu {arguments[0]} did not end within {_COMMAND_SECONDS:g} s") from None
         except BaseException:
             # Let it finish when interrupted: ended halfway, it leaves half a tree whose pid nobody knows.
             await asyncio.wait({ended}, timeout=_FINISH_SECONDS)
@@ -166,7 +169,7 @@ async def probe(criu: Path, contain: Path, load: Path) -> str | None:
     try:
         async with Criu(criu, contain, load, Workload("probe")) as rival:
             await rival.measure(1)
-    except (Internal, Unavailable, TimeoutError, OSError) as error:
+    except (Internal, Unavailable, OSError) as error:
         return " ".join(str(error).split())[:300] or type(error).__name__
     return None
 

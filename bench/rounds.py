@@ -88,7 +88,7 @@ class Bench:
             if self.criu is not None and not workload.desktop:
                 try:
                     contenders.append(await stack.enter_async_context(Criu(self.criu, self.contain, self.load, workload)))
-                except EngineError as error:
+                except (EngineError, OSError) as error:
                     for line in lines:
                         line.series[Criu.name] = Series(error=reason(error))
             contenders.append(FreshStart(self.engine, workload, self.load))
