@@ -21,6 +21,9 @@ from engine.errors import NotFound
 # The interpreter by the path it was started with: that of the virtual environment.
 COMMAND = [sys.executable, "-m", "engine.cli.main"]
 _CHECK_SECONDS = 5.0
+# The portal's one name (portal.hosts.PORTAL_HOST; a test holds the two together). Browsers know it for this machine without being told;
+# the host's own resolver need not, so checks connect to localhost and only say the name.
+PORTAL_HOST = "tclone.localhost"
 # Generous: opening the pool may have to make a file system, recovery looks at every workspace, and on a host busy with other work
 # the imports alone have been seen to take half a minute. A service that ends by itself is reported at once all the same.
 _START_SECONDS = 120.0
@@ -73,8 +76,9 @@ def _environment(config: Config, port: int) -> dict[str, str]:
     }
 
 
-def _answers(url: str, socket: Path | None = None) -> Check:
-    """A check that `url` answers below 500, over a Unix socket when one is given."""
+def _answers(url: str, socket: Path | None = None, host_header: str | None = None) -> Check:
+    """A check that `url` answers below 500, over a Unix socket when one is given, asked for by the name `host_header`."""
+    headers = {"Host": host_header} if host_header else {}
 
     async def check() -> bool:
         with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
@@ -82,7 +86,7 @@ def _answers(url: str, socket: Path | None = None) -> Check:
             timeout = aiohttp.ClientTimeout(total=_CHECK_SECONDS)
             async with aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False) as session:
                 # The certificate is our own and the question is only whether somebody answers.
-                async with session.get(url, ssl=False, allow_redirects=False) as answer:
+                async with session.get(url, headers=headers, ssl=False, allow_redirects=False) as answer:
                     return answer.status < 500
         return False
 
@@ -118,7 +122,7 @@ def all_services(config: Config, port: int) -> list[Service]:
             "stream",
             portal("stream"),
             logs / "stream.log",
-            _answers(f"https://localhost:{port}/healthz"),
+            _answers(f"https://localhost:{port}/healthz", host_header=f"{PORTAL_HOST}:{port}"),
             environment,
             _START_SECONDS,
         ),

@@ -108,7 +108,7 @@ def _report(line: str) -> None:
 
 def url(port: int) -> str:
     """The portal's address for a browser on this machine."""
-    return f"https://localhost:{port}/"
+    return f"https://{services.PORTAL_HOST}:{port}/"
 
 
 async def supervise(config: Config, port: int, phase: Callable[[str], None], ready: Callable[[], Awaitable[None]]) -> signal.Signals:
@@ -282,13 +282,15 @@ def _detach(config: Config, port: int) -> None:
 
 
 def _wait_ready(config: Config, process: "subprocess.Popen[bytes] | None") -> None:
+    """Return when the supervisor of these directories is ready. Raises Unavailable when `process`, its start, ended instead."""
     deadline = time.monotonic() + _START_SECONDS
     with Progress("tclone up") as progress:
         while time.monotonic() < deadline:
             present = running(config)
             if present is not None and present.phase == "ready":
                 return
-            if process is not None and process.poll() is not None:
+            # When another `tclone up` was faster, ours has ended, and we wait for the other's.
+            if process is not None and process.poll() is not None and present is None:
                 raise Unavailable("the supervisor ended")
             if present is not None:
                 progress.phase(present.phase)

@@ -1,4 +1,5 @@
-"""Fixtures: `engine` (a fake one on a socket of its own) and `tclone` (the command, run as a process against it)."""
+"""Fixtures: `engine` (a fake one on a socket of its own), `tclone` (the command, run as a process against it), `tclone_up` (the command
+for a real TClone with everything of its own)."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import asyncio
 import json
 import os
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -16,6 +18,13 @@ from typing import Any
 import pytest
 
 from tests.cli.fake_engine import FakeEngine
+from tests.leaks import LeakCounter
+
+
+def free_port() -> int:
+    """A TCP port that was free just now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,23 @@ def place() -> Iterator[Path]:
 @pytest.fixture
 def tclone(place: Path) -> Tclone:
     return Tclone({**os.environ, "TCLONE_DATA": str(place / "data"), "TCLONE_RUN": str(place / "run"), "TERM": "xterm"})
+
+
+@pytest.fixture
+async def tclone_up(leaks: LeakCounter, place: Path) -> AsyncIterator[Tclone]:
+    """The command with directories, port and portal user of its own for a real TClone; what the test leaves running is taken down."""
+    leaks.own_engine(place / "data", place / "run")
+    environment = {
+        **os.environ,
+        "TCLONE_DATA": str(place / "data"),
+        "TCLONE_RUN": str(place / "run"),
+        "TCLONE_PORTAL_PORT": str(free_port()),
+        "TCLONE_PORTAL_USER": "nobody",
+    }
+    command = Tclone(environment)
+    yield command
+    done = await command("down", timeout=90)
+    assert done.status == 0, done.err
 
 
 @pytest.fixture
