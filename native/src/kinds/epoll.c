@@ -58,11 +58,18 @@ static int capture(struct world *world, struct description *description, struct 
     return 0;
 }
 
+/* kcmp walks through the set each time: entries looked at so far, and how many a fork may (about 2 s). */
+static long compared;
+#define MAX_COMPARED 200000000l
+
 /* Is `candidate` the file of the nth entry under this number? */
 static bool is_target(const struct description *epoll, const struct epoll_entry *entry, int nth, const struct description *candidate)
 {
     if (candidate->st.st_ino != entry->inode)
         return false;
+    if (S_ISSOCK(candidate->st.st_mode))
+        return true;            /* a socket has one file; the other kinds can have several for an inode */
+    compared += ((const struct epoll_set *)epoll->data)->count;
     struct kcmp_epoll_slot slot = { .efd = (uint32_t)epoll->local, .tfd = (uint32_t)entry->number, .toff = (uint32_t)nth };
     return syscall(SYS_kcmp, getpid(), getpid(), KCMP_EPOLL_TFD, candidate->local, &slot) == 0;
 }
@@ -85,7 +92,7 @@ static struct description *find_target(const struct world *world, const struct d
     struct description *likely = in_table(epoll->holder, entry->number);
     if (likely && is_target(epoll, entry, nth, likely))
         return likely;
-    for (int i = 0; i < world->description_count; i++)
+    for (int i = 0; i < world->description_count && compared < MAX_COMPARED; i++)
         if (is_target(epoll, entry, nth, world->descriptions[i]))
             return world->descriptions[i];
     return NULL;
@@ -103,6 +110,8 @@ static int link_targets(struct world *world, struct error *err)
             struct epoll_entry *entry = &data->entries[k];
             nth = k && data->entries[k - 1].number == entry->number ? nth + 1 : 0;
             entry->target = find_target(world, epoll, entry, nth);
+            if (!entry->target && compared >= MAX_COMPARED)
+                return fail(err, "limit", "%s watches too many files whose numbers have changed since; end the program", description_label(epoll));
             if (!entry->target)
                 return fail(err, "unsupported", "%s watches a file under number %d that no process has open any more; it cannot be watched "
                             "again in a branch", description_label(epoll), entry->number);

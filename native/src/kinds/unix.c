@@ -7,14 +7,15 @@
 #include <linux/sockios.h>
 #include <poll.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+/* Those that have an effect on a unix socket; each costs a system call a socket while the source stands still. */
 static const struct option_name names[] = {
     { SOL_SOCKET, SO_PASSCRED, sizeof(int) },
-    { SOL_SOCKET, SO_PASSSEC, sizeof(int) },
     { SOL_SOCKET, 76 /* SO_PASSPIDFD */, sizeof(int) },
     { SOL_SOCKET, 83 /* SO_PASSRIGHTS */, sizeof(int) },
     { SOL_SOCKET, SO_SNDBUF, sizeof(int) },
@@ -23,12 +24,7 @@ static const struct option_name names[] = {
     { SOL_SOCKET, SO_RCVTIMEO, sizeof(struct timeval) },
     { SOL_SOCKET, SO_SNDTIMEO, sizeof(struct timeval) },
     { SOL_SOCKET, SO_PRIORITY, sizeof(int) },
-    { SOL_SOCKET, SO_KEEPALIVE, sizeof(int) },
-    { SOL_SOCKET, SO_BROADCAST, sizeof(int) },
-    { SOL_SOCKET, SO_REUSEADDR, sizeof(int) },
-    { SOL_SOCKET, SO_OOBINLINE, sizeof(int) },
     { SOL_SOCKET, SO_TIMESTAMP, sizeof(int) },
-    { SOL_SOCKET, SO_LINGER, sizeof(struct linger) },
     { SOL_SOCKET, SO_PEEK_OFF, sizeof(int) },
     { 0, 0, 0 },
 };
@@ -126,6 +122,22 @@ static void read_credentials(const struct world *world, struct unix_socket *sock
         socket->unresolved_pid = host;
 }
 
+/* description_label reads /proc each time; with thousands of sockets that adds up, and they come holder by holder. */
+static char *label_of(const struct description *description)
+{
+    static const struct process *last;
+    static char holder[96];
+    if (!description->holder)
+        return must_copy_string(description_label(description));
+    if (description->holder != last) {
+        last = description->holder;
+        snprintf(holder, sizeof holder, "%s", process_label(last));
+    }
+    char label[160];
+    snprintf(label, sizeof label, "%s fd %d: unix socket", holder, description->holder_fd);
+    return must_copy_string(label);
+}
+
 static int unix_capture(struct world *world, struct description *description, struct error *err)
 {
     struct unix_table *table = table_of(world, err);
@@ -133,7 +145,7 @@ static int unix_capture(struct world *world, struct description *description, st
         return -1;
     struct unix_socket *socket = description->data = must_alloc(sizeof *socket);
     socket->description = description;
-    socket->label = must_copy_string(description_label(description));
+    socket->label = label_of(description);
     if (find_diag(table, description, &socket->diag, err) < 0)
         return -1;
     socket->type = socket_number(description->local, SO_TYPE);
