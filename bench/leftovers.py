@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -28,6 +29,7 @@ class Leftovers:
         A mount namespace that another program made during the run has copies of our mounts: the pool's loop device then
         lives as long as that program does. Nothing can be done about it from here, so it is told, and is no fault.
         """
+        _reap()
         deadline = time.monotonic() + _WAIT_SECONDS
         while (found := self._counter.growth()) and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -39,6 +41,13 @@ class Leftovers:
             else:
                 theirs.append(f"{line}, in the mount namespace of process {holder}, which is not ours")
         return ours, theirs
+
+
+def _reap() -> None:
+    """Collect every ended child. As the subreaper we are the parent of what the engine or criu left to be waited for."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
 
 
 def _foreign_holder(device: str) -> str | None:
