@@ -130,7 +130,7 @@ class _Build:
             # The files are synced once, when the image is published.
             "--dpkgopt=force-unsafe-io",
             "--skip=essential/unlink,check/empty", f"--setup-hook={_MOUNT_DEBS}", f"--customize-hook={_UMOUNT_DEBS}",
-            f"--include={','.join(self.recipe.packages)}",
+            *([f"--include={','.join(self.recipe.packages)}"] if self.recipe.packages else []),
             *(f"--dpkgopt=path-exclude={path}" for path in self.recipe.exclude),
             *(f"--dpkgopt=path-include={path}" for path in self.recipe.include_paths),
         ]  # fmt: skip
