@@ -47,7 +47,8 @@ static int capture(struct world *world, struct description *description, struct 
         struct epoll_entry entry = { 0 };
         unsigned long long user;
         long long position;
-        if (sscanf(line, "tfd: %d events: %x data: %llx pos:%lld ino:%lx", &entry.number, &entry.events, &user, &position, &entry.inode) != 5)
+        if (sscanf(line, "tfd: %d events: %x data: %llx pos:%lld ino:%lx", &entry.number, &entry.events, &user, &position, &entry.inode) != 5
+            || entry.number < 0)
             return fail(err, "internal", "%s: an entry of it cannot be read: %.60s", description_label(description), line);
         entry.data = user;
         data->entries = must_grow(data->entries, (size_t)(data->count + 1) * sizeof entry);
@@ -98,25 +99,32 @@ static struct description *find_target(const struct world *world, const struct d
     return NULL;
 }
 
+/* The kernel (and /proc) lists a set by the address of the file, so entries that share a number can lie anywhere in it. */
+static int link_entries(const struct world *world, const struct description *epoll, struct error *err)
+{
+    struct epoll_set *data = epoll->data;
+    int highest = 0;
+    for (int k = 0; k < data->count; k++)
+        if (data->entries[k].number > highest)
+            highest = data->entries[k].number;
+    AUTO_FREE int *seen = must_alloc(((size_t)highest + 1) * sizeof *seen);
+    for (int k = 0; k < data->count; k++) {
+        struct epoll_entry *entry = &data->entries[k];
+        entry->target = find_target(world, epoll, entry, seen[entry->number]++);
+        if (!entry->target && compared >= MAX_COMPARED)
+            return fail(err, "limit", "%s watches too many files whose numbers have changed since; end the program", description_label(epoll));
+        if (!entry->target)
+            return fail(err, "unsupported", "%s watches a file under number %d that no process has open any more; it cannot be watched again "
+                        "in a branch", description_label(epoll), entry->number);
+    }
+    return 0;
+}
+
 static int link_targets(struct world *world, struct error *err)
 {
-    for (int i = 0; i < world->description_count; i++) {
-        struct description *epoll = world->descriptions[i];
-        if (!match(epoll))
-            continue;
-        struct epoll_set *data = epoll->data;
-        int nth = 0;
-        for (int k = 0; k < data->count; k++) {
-            struct epoll_entry *entry = &data->entries[k];
-            nth = k && data->entries[k - 1].number == entry->number ? nth + 1 : 0;
-            entry->target = find_target(world, epoll, entry, nth);
-            if (!entry->target && compared >= MAX_COMPARED)
-                return fail(err, "limit", "%s watches too many files whose numbers have changed since; end the program", description_label(epoll));
-            if (!entry->target)
-                return fail(err, "unsupported", "%s watches a file under number %d that no process has open any more; it cannot be watched "
-                            "again in a branch", description_label(epoll), entry->number);
-        }
-    }
+    for (int i = 0; i < world->description_count; i++)
+        if (match(world->descriptions[i]) && link_entries(world, world->descriptions[i], err) < 0)
+            return -1;
     return 0;
 }
 
