@@ -10,6 +10,7 @@ from pathlib import Path
 from tests import leaks
 
 _WAIT_SECONDS = 10.0
+_POLL_SECONDS = 0.1
 _LOOP = "loop device "
 
 
@@ -29,10 +30,9 @@ class Leftovers:
         A mount namespace that another program made during the run has copies of our mounts: the pool's loop device then
         lives as long as that program does. Nothing can be done about it from here, so it is told, and is no fault.
         """
-        _reap()
         deadline = time.monotonic() + _WAIT_SECONDS
-        while (found := self._counter.growth()) and time.monotonic() < deadline:
-            time.sleep(0.1)
+        while (found := self._growth()) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
         ours, theirs = [], []
         for line in found:
             holder = _foreign_holder(line.removeprefix(_LOOP).split()[0]) if line.startswith(_LOOP) else None
@@ -41,6 +41,10 @@ class Leftovers:
             else:
                 theirs.append(f"{line}, in the mount namespace of process {holder}, which is not ours")
         return ours, theirs
+
+    def _growth(self) -> list[str]:
+        _reap()
+        return self._counter.growth()
 
 
 def _reap() -> None:
