@@ -15,6 +15,7 @@ from engine.workspace import Workspace, check_argv, check_env, check_integer
 
 _FIRST_MESSAGE_SECONDS = 30.0
 _CHUNK = 64 << 10
+_LINGER_SECONDS = 0.3
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
@@ -95,23 +96,54 @@ async def _receive(socket: web.WebSocketResponse, session: Session) -> None:
                     session.resize(int(rows) & 0xFFFF, int(cols) & 0xFFFF)
 
 
+class _Pump:
+    """One output on its way to the socket; waiting for the socket is what stops a command whose reader is slow."""
+
+    def __init__(self, socket: web.WebSocketResponse, stream: asyncio.StreamReader, number: int) -> None:
+        self._socket = socket
+        self._stream = stream
+        self._prefix = bytes([number])
+        self.sending = False
+        self.sent = 0
+
+    async def run(self) -> None:
+        while True:
+            try:
+                chunk = await self._stream.read(_CHUNK)
+            except OSError:
+                return  # a terminal whose last user has gone reads as EIO
+            if not chunk:
+                return
+            self.sending = True
+            await self._socket.send_bytes(self._prefix + chunk)
+            self.sending = False
+            self.sent += 1
+
+
 async def _send(socket: web.WebSocketResponse, session: Session) -> None:
-    await asyncio.gather(_pump(socket, session.stdout, _STDOUT), _pump(socket, session.stderr, _STDERR))
-    status = await session.wait()
+    pumps = [_Pump(socket, session.stdout, _STDOUT), _Pump(socket, session.stderr, _STDERR)]
+    outputs = asyncio.gather(*(pump.run() for pump in pumps))
+    try:
+        ended = asyncio.ensure_future(session.wait())
+        await asyncio.wait({outputs, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if not outputs.done():
+            await ended
+            await _drain(outputs, pumps)
+        if outputs.done():
+            outputs.result()
+        status = await ended
+    finally:
+        outputs.cancel()
     if session.message and session.tty:
         # Without a terminal crun wrote it to the command's stderr itself.
         await socket.send_bytes(bytes([_STDERR]) + session.message.encode() + b"\n")
     await socket.send_json({"exit": status})
 
 
-async def _pump(socket: web.WebSocketResponse, stream: asyncio.StreamReader, number: int) -> None:
-    """One output to its end; waiting for the socket here is what stops a command whose reader is slow."""
-    prefix = bytes([number])
-    while True:
-        try:
-            chunk = await stream.read(_CHUNK)
-        except OSError:
-            return  # a terminal whose last user has gone reads as EIO
-        if not chunk:
+async def _drain(outputs: asyncio.Future[list[None]], pumps: list[_Pump]) -> None:
+    """The command has ended, but what it left in the background may hold its output open: send what is there, wait for nothing more."""
+    while not outputs.done():
+        before = sum(pump.sent for pump in pumps)
+        await asyncio.wait({outputs}, timeout=_LINGER_SECONDS)
+        if not any(pump.sending for pump in pumps) and sum(pump.sent for pump in pumps) == before:
             return
-        await socket.send_bytes(prefix + chunk)
