@@ -39,9 +39,28 @@ static void adopt(struct builder *builder, int parent, int child)
     *link = child;
 }
 
+/*
+ * A command that was started from outside (exec) is in its starter's session, which is 0 inside. Nobody in a branch can be in that session: the
+ * topmost of such processes leads a new one there.
+ */
+static bool came_from_outside(const struct process *process)
+{
+    return process->ns_session == 0 && process->parent && process->parent->ns_session != 0;
+}
+
 static bool leads_session(const struct process *process)
 {
-    return process->ns_session == process->ns_pid;
+    return process->ns_session == process->ns_pid || came_from_outside(process);
+}
+
+/* The group to join, 0 = the one it is forked into. */
+static int group_to_join(const struct process *process)
+{
+    bool outside = process->ns_session == 0;
+    bool inherits = process->parent && process->parent->ns_group == process->ns_group;
+    if (came_from_outside(process) || (outside && inherits))
+        return 0;
+    return process->ns_group;
 }
 
 /* The session a parent is in before it calls setsid itself. */
@@ -96,9 +115,6 @@ static int place_process(struct builder *builder, struct process *process, struc
     if (parent->parent)
         return fail(err, "unsupported", "%s was handed to a child subreaper (%s) from another session, which cannot be forked yet",
                     process_label(process), process_label(parent));
-    if (process->ns_session == 0)
-        return fail(err, "unsupported", "%s was started from outside the workspace and outlived its starter; end it or start it with setsid",
-                    process_label(process));
     adopt(builder, node_in_session(builder, process->ns_session), process->index);
     return 0;
 }
@@ -106,7 +122,7 @@ static int place_process(struct builder *builder, struct process *process, struc
 /* A group whose leader has ended needs somebody with that pid while the others join it. */
 static void hold_group(struct builder *builder, const struct process *process)
 {
-    int group = process->ns_group;
+    int group = group_to_join(process);
     if (group == 0 || process_by_ns_pid(builder->world, group))
         return;
     for (int i = 0; i < builder->count; i++)
@@ -159,7 +175,7 @@ int tree_plan(struct plan *plan, struct arena_control *control, const uint64_t *
         const struct process *process = world->processes[i];
         add_node(&builder, (struct tree_node){
             .pid = process->ns_pid, .kind = process->zombie ? NODE_ZOMBIE : NODE_PROCESS,
-            .new_session = leads_session(process) && i > 0, .group = process->ns_group,
+            .new_session = leads_session(process) && i > 0, .group = group_to_join(process),
             .exit_code = process->exit_code, .batch = own[i],
             .session_batch = plan->session[i].count ? batch_place(&plan->session[i]) : 0,
         });
