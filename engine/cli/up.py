@@ -102,6 +102,17 @@ def _only_one(config: Config) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def _one_preparing(config: Config) -> Iterator[None]:
+    """Wait until no other `tclone up` makes the portal's keys and account: two at once would spoil each other's."""
+    descriptor = os.open(config.run / "prepare.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _report(line: str) -> None:
     print(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {printable(line)}", file=sys.stderr, flush=True)
 
@@ -188,11 +199,16 @@ def up(config: Config, detach: bool, port: int | None, supervised: bool, image: 
     present = running(config)
     if present is not None and not supervised:
         return _already(config, present, port)
-    account = host.ensure_user(config.portal_user)
-    host.prepare_directories(config, account)
+    password = None
     if not supervised:
-        host.require_free_port(port)
-    password = None if supervised else services.first_start(config)
+        account = host.ensure_user(config.portal_user)
+        host.prepare_directories(config, account)
+        with _one_preparing(config):
+            present = running(config)
+            if present is not None:
+                return _already(config, present, port)
+            host.require_free_port(port)
+            password = services.first_start(config)
     try:
         if detach:
             _detach(config, port)
