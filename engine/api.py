@@ -17,6 +17,7 @@ from aiohttp import WSCloseCode, web
 from engine import __version__, doctor, logs
 from engine.api_exec import serve_exec
 from engine.errors import BadRequest, Conflict, EngineError, Internal
+from engine.events import Watcher
 from engine.fork import Forker, ForkOptions
 from engine.image_service import ImageService
 from engine.manager import Launch, Manager
@@ -247,24 +248,15 @@ class Api:
         watcher = events.watch(None if since is None else int(since))
         # Reading answers pings and notices that the watcher has gone.
         reader = asyncio.ensure_future(_drain(channel))
+        sender = asyncio.ensure_future(_send_events(channel, watcher))
         try:
             with self._known(channel):
-                while True:
-                    getter = asyncio.ensure_future(watcher.queue.get())
-                    await asyncio.wait({getter, reader}, return_when=asyncio.FIRST_COMPLETED)
-                    if not getter.done():
-                        getter.cancel()
-                        break
-                    event = getter.result()
-                    if event is None:
-                        await channel.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"too slow, or the engine stops")
-                        break
-                    await channel.send_json(event)
-        except (ConnectionError, RuntimeError):
-            pass
+                await asyncio.wait({sender, reader}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             events.unwatch(watcher)
             reader.cancel()
+            sender.cancel()
+            await asyncio.gather(reader, sender, return_exceptions=True)
         return channel
 
     @contextlib.contextmanager
@@ -274,6 +266,12 @@ class Api:
             yield
         finally:
             self._sockets.discard(channel)
+
+
+async def _send_events(channel: web.WebSocketResponse, watcher: Watcher) -> None:
+    while (event := await watcher.queue.get()) is not None:
+        await channel.send_json(event)
+    await channel.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"too slow, or the engine stops")
 
 
 async def _drain(channel: web.WebSocketResponse) -> None:

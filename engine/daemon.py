@@ -62,6 +62,7 @@ class Daemon:
         for directory in (config.data, config.run):
             directory.mkdir(parents=True, exist_ok=True)
         self._take_lock()
+        hostlimits.raise_limits()
         await asyncio.to_thread(self.storage.open)
         self._stack.callback(self._close_storage)
         await asyncio.to_thread(self.tools.install)

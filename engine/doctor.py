@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from engine import bundle, cgroups, syscalls
+from engine.hostlimits import INOTIFY_INSTANCES, MINIMUM_INOTIFY_INSTANCES
 from engine.config import Config
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -28,7 +29,6 @@ _UFFD_USER_MODE_ONLY = 1
 _MINIMUM_FREE = 5 << 30
 _MINIMUM_MEMORY = 2 << 30
 _MINIMUM_FILES = 4096
-_MINIMUM_INOTIFY = 8192
 _OLDEST_KERNEL = (6, 7)  # PAGEMAP_SCAN
 _CAPABILITIES_NEEDED = ("CAP_SYS_ADMIN", "CAP_SYS_PTRACE", "CAP_NET_ADMIN", "CAP_CHECKPOINT_RESTORE", "CAP_MKNOD", "CAP_SYS_CHROOT")
 
@@ -217,9 +217,9 @@ def _open_files() -> Check:
 
 def _inotify() -> Check:
     """A desktop holds some ten inotify instances, and the limit counts all workspaces of one uid on the host together."""
-    instances = int(Path("/proc/sys/fs/inotify/max_user_instances").read_text())
-    enough = instances >= _MINIMUM_INOTIFY
-    remedy = f"sysctl fs.inotify.max_user_instances={_MINIMUM_INOTIFY} (and keep it in /etc/sysctl.d): some ten desktops exhaust less"
+    instances = int(INOTIFY_INSTANCES.read_text())
+    enough = instances >= MINIMUM_INOTIFY_INSTANCES
+    remedy = f"sysctl fs.inotify.max_user_instances={MINIMUM_INOTIFY_INSTANCES} (and keep it in /etc/sysctl.d): some ten desktops exhaust less"
     return Check("inotify", enough, f"{instances} instances for each user", _unless(enough, remedy))
 
 
