@@ -17,6 +17,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from engine import hostlimits
 from engine.api import Api
 from engine.cgroups import Cgroups
 from engine.config import Config

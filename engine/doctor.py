@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 
 from engine import bundle, cgroups, syscalls
-from engine.hostlimits import INOTIFY_INSTANCES, MINIMUM_INOTIFY_INSTANCES
 from engine.config import Config
+from engine.hostlimits import INOTIFY_INSTANCES, MINIMUM_INOTIFY_INSTANCES
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
