@@ -281,9 +281,10 @@ class LeakCounter:
 
 
 def _reap_orphans(before: Snapshot) -> None:
-    """Collect zombies that were handed to us as the subreaper, which nobody else will wait for."""
+    """Collect zombies that were handed to us as the subreaper, which nobody else will wait for. A pid may have been used before."""
+    known = {(process.pid, process.started) for process in before.processes.values()}
     for process in processes().values():
-        if process.state == "Z" and process.parent == os.getpid() and process.pid not in before.processes:
+        if process.state == "Z" and process.parent == os.getpid() and (process.pid, process.started) not in known:
             try:
                 os.waitpid(process.pid, os.WNOHANG)
             except ChildProcessError:
