@@ -52,9 +52,9 @@ async def test_launches_that_are_refused(engine: Engine, client: EngineClient) -
     assert await client.list() == []
 
 
-@pytest.mark.parametrize("data", [b"{", b"[]", b"\xff\xfe", b'"x"', b"{" * 5000])
-async def test_bodies_that_are_not_objects(engine: Engine, data: bytes) -> None:
-    status, answer = await _post(engine, "/v1/workspaces", data)
+@pytest.mark.parametrize("body", [b"{", b"[]", b"\xff\xfe", b'"x"', b"{" * 5000])
+async def test_bodies_that_are_not_objects(engine: Engine, body: bytes) -> None:
+    status, answer = await _post(engine, "/v1/workspaces", body)
     assert status == 400 and answer["error"]["code"] == "bad_request"
 
 
