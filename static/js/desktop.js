@@ -3,11 +3,16 @@
 import { ticket } from "./api.js";
 import { h } from "./dom.js";
 
+// The size of a desktop's screen. The frame always has it, and is scaled to its place as a whole: the viewer does not follow when a
+// frame changes its size, and enlarges or shrinks without smoothing, which makes small text in a small tile unreadable.
+const SCREEN = { width: 1280, height: 800 };
+
 let counter = 0;
 
 export class Desktop {
   #name;
   #tries = 0;
+  #place = new ResizeObserver(() => this.#fit());
 
   /** `onState("opening" | "shown" | "failed", message)` */
   constructor(id, title, onState) {
@@ -29,6 +34,7 @@ export class Desktop {
   /** Open, or open anew. The frame must be in the page already. */
   async open() {
     const attempt = (this.#tries += 1);
+    this.#place.observe(this.frame.parentElement);
     this.onState("opening", "");
     let answer;
     try {
@@ -47,6 +53,16 @@ export class Desktop {
 
   close() {
     this.#tries += 1;
+    this.#place.disconnect();
     this.frame.remove();
+  }
+
+  /** As large as the place allows, in its middle. */
+  #fit() {
+    const { clientWidth: width, clientHeight: height } = this.frame.parentElement;
+    const scale = Math.min(width / SCREEN.width, height / SCREEN.height);
+    const left = (width - SCREEN.width * scale) / 2;
+    const top = (height - SCREEN.height * scale) / 2;
+    this.frame.style.transform = `translate(${left}px, ${top}px) scale(${scale})`;
   }
 }
