@@ -187,14 +187,19 @@ class Tile:
         return self.portal.stack.run(self.workspace, "xdotool getactivewindow getwindowname")[1]
 
     def _area(self) -> dict[str, float]:
-        """Where in the tab the picture is, without the bars beside it."""
-        overlay = self.frame.locator("#overlayInput")
-        overlay.wait_for(state="visible")
+        """Where in the tab the picture is. The frame has the desktop's size, scaled as a whole to its place in the tile."""
+        self.frame.locator("#overlayInput").wait_for(state="visible")
+        frame, body = self.element.locator("iframe.desktop"), self.element.locator(".tile-body")
 
-        # The viewer first takes the whole frame, and the desktop's proportions once it knows them.
         def settled() -> dict[str, float] | None:
-            box = overlay.bounding_box()
-            fits = box and abs(box["width"] / box["height"] - SCREEN[0] / SCREEN[1]) < 0.02
-            return dict(box) if fits else None
+            shown = self.frame.locator("#overlayInput").evaluate("area => [area.clientWidth, area.clientHeight]")
+            box, place = frame.bounding_box(), body.bounding_box()
+            if shown != list(SCREEN) or not box or not place:
+                return None
+            inside = all(
+                place[start] - 1 <= box[start] and box[start] + box[size] <= place[start] + place[size] + 1
+                for start, size in (("x", "width"), ("y", "height"))
+            )
+            return dict(box) if inside else None
 
-        return until(f"the viewer of {self.workspace} knows the desktop's size", settled)
+        return until(f"the tile of {self.workspace} shows all of its desktop", settled)
