@@ -48,6 +48,9 @@ async def test_launch_fork_and_discard(page: Page, engine: FakeEngine, front: Fr
     await page.locator("dialog button[type=submit]").click()
     await expect(page.locator("article.tile iframe")).to_have_count(3)
     await expect(page.locator(".toast").last).to_contain_text(re.compile("paused 284 ms.*usable after 348 ms"))
+    for workspace in ("ws-1", "ws-2", "ws-3"):
+        frame = page.frame_locator(f'article[data-workspace="{workspace}"] iframe')
+        await expect(frame.get_by_text("File Manager")).to_be_visible()
     assert sorted(set(front.entered)) == ["ws-1", "ws-2", "ws-3"]
     assert not any("code=" in line for line in front.requests), "no ticket in an address"
     tile = page.locator('article[data-workspace="ws-3"]')
