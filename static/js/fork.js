@@ -24,7 +24,6 @@ class ForkDialog {
     this.copies = segmented("copies", "Copies", copies, 1);
     this.name = h("input", { type: "text", name: "name", autocomplete: "off", spellcheck: false, placeholder: `${workspace.name}-clone`, maxLength: 41 });
     this.preview = h("p", { className: "hint mono" });
-    this.close = h("input", { type: "checkbox", name: "tcp" });
     this.cancel = button("Cancel", { on: () => this.dialog.close() });
     this.dialog.onSubmit = () => this.start();
     for (const element of [this.copies, this.name]) element.addEventListener("input", () => this.showPreview());
@@ -38,8 +37,8 @@ class ForkDialog {
   }
 
   form(error = "") {
-    const close = h("label", { className: "check" }, this.close, h("span", {}, h("span", { textContent: "Close all TCP connections in the copies" }), h("small", { textContent: "Connections within the workspace are kept otherwise; those to the outside always close." })));
-    this.dialog.step([this.copies, field("Name (optional)", this.name), this.preview, close], [this.cancel, (this.submit = submitButton(error ? "Retry" : "Fork"))]);
+    const note = h("p", { className: "hint", textContent: "Everything that runs is copied. Open TCP connections are reset in the copies; programs there see that at once." });
+    this.dialog.step([this.copies, field("Name (optional)", this.name), this.preview, note], [this.cancel, (this.submit = submitButton(error ? "Retry" : "Fork"))]);
     this.showPreview();
     if (error) this.dialog.showError(error);
   }
@@ -59,7 +58,7 @@ class ForkDialog {
       this.name.focus();
       return;
     }
-    const options = { copies: this.count, tcp_close: this.close.checked, ...(name ? { name } : {}) };
+    const options = { copies: this.count, ...(name ? { name } : {}) };
     this.progress();
     try {
       this.finish(await fork(this.workspace.id, options));
