@@ -15,6 +15,7 @@ from typing import Any
 from engine import runtime, syscalls
 from engine.errors import EngineError, Internal, LimitReached, Unsupported
 from engine.stage import Stage
+from engine.waiting import readable
 
 _PACKET_LIMIT = 1 << 18
 _ABORT_SECONDS = 3.0
@@ -56,7 +57,7 @@ class Livefork:
 
     async def __aexit__(self, *_: object) -> None:
         """Ask it to give up if it still runs, then kill it: the kernel resumes what a dead tracer had stopped."""
-        ended = asyncio.ensure_future(_readable(self._pidfd))
+        ended = asyncio.ensure_future(readable(self._pidfd))
         try:
             await asyncio.wait({ended}, timeout=0.2)
             if not ended.done():
@@ -99,13 +100,3 @@ class Livefork:
             socket.send_fds(self._control, [message], [mount])
         except OSError as error:
             raise Internal(f"the fork program went away before it got the root of {branch}: {error}") from error
-
-
-async def _readable(fd: int) -> None:
-    loop = asyncio.get_running_loop()
-    ready = loop.create_future()
-    loop.add_reader(fd, lambda: ready.done() or ready.set_result(None))
-    try:
-        await ready
-    finally:
-        loop.remove_reader(fd)

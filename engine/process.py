@@ -23,6 +23,7 @@ from pathlib import Path
 from engine import bundle, runtime, syscalls
 from engine.errors import BadRequest, Conflict, Internal
 from engine.runtime import Runtime
+from engine.waiting import readable
 from engine.workspace import Workspace
 
 _PASSWD_LIMIT = 1 << 20
@@ -116,7 +117,7 @@ class Session:
         connection, _ = accepting.result()
         with connection:
             connection.setblocking(False)
-            await _readable(connection.fileno())
+            await readable(connection.fileno())
             _, fds, _, _ = socket.recv_fds(connection, 4096, 1)
         if not fds:
             raise Internal(f"no terminal in {self.workspace}: {self.failure()}")
@@ -183,7 +184,7 @@ class Session:
             transport.close()
 
     async def _reap(self) -> int:
-        await _readable(self._runner_pidfd)
+        await readable(self._runner_pidfd)
         _, status = os.waitpid(self._runner, 0)
         code = os.waitstatus_to_exitcode(status)
         self.message = self.failure() if code != 0 else ""
@@ -323,17 +324,6 @@ async def _read_some(stream: asyncio.StreamReader) -> bytes:
     while chunk := await stream.read(65536):
         kept += chunk[: max(0, _OUTPUT_LIMIT - len(kept))]
     return bytes(kept)
-
-
-async def _readable(fd: int) -> None:
-    """Wait until a descriptor can be read (a pidfd: until the process has ended)."""
-    loop = asyncio.get_running_loop()
-    ready = loop.create_future()
-    loop.add_reader(fd, lambda: ready.done() or ready.set_result(None))
-    try:
-        await ready
-    finally:
-        loop.remove_reader(fd)
 
 
 def _environment(workspace: Workspace, command: Command, account: _Account) -> dict[str, str]:

@@ -3,6 +3,7 @@
  * scratch mapping) and can find back to its program by itself. Position independent.
  */
 .intel_syntax noprefix
+#include "resume.h"
 .section .rodata
 .balign 16
 .globl cave_start, cave_frame, cave_end
@@ -15,22 +16,7 @@ cave_start:
     mov eax, 14         /* rt_sigprocmask */
     syscall
     lea rsp, [rip+cave_frame+8]
-    pop r15
-    pop r14
-    pop r13
-    pop r12
-    pop rbp
-    pop rbx
-    pop r11
-    pop r10
-    pop r9
-    pop r8
-    pop rax
-    pop rcx
-    pop rdx
-    pop rsi
-    pop rdi
-    iretq
+    pop_registers
     .balign 8
 cave_frame:
     .skip 168

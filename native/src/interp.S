@@ -3,6 +3,7 @@
  * process and into a branch's arena. r12 = current op, r13 = struct op_fault, ebx = flags; the kernel preserves all but rax, rcx, r11.
  */
 .intel_syntax noprefix
+#include "resume.h"
 .section .rodata
 .balign 64
 .globl interp_start, interp_end
@@ -134,21 +135,6 @@ interp_start:
     mov eax, 14         /* rt_sigprocmask */
     syscall
     lea rsp, [r12+8]
-    pop r15
-    pop r14
-    pop r13
-    pop r12
-    pop rbp
-    pop rbx
-    pop r11
-    pop r10
-    pop r9
-    pop r8
-    pop rax
-    pop rcx
-    pop rdx
-    pop rsi
-    pop rdi
-    iretq
+    pop_registers
 interp_end:
 .section .note.GNU-stack,"",@progbits
