@@ -166,6 +166,10 @@ class Tile:
         self.type(line)
         self.portal.page.keyboard.press("Enter")
 
+    def at_prompt(self, command: str) -> bool:
+        """Whether the command that the terminal ran has ended."""
+        return self.portal.stack.run(self.workspace, f"pgrep -x {command}")[0] == 1
+
     def windows(self) -> dict[str, tuple[int, int, int, int]]:
         """Title to (x, y, width, height) of every window on the desktop."""
         found = {}

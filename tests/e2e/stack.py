@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import os
 import re
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -117,6 +119,16 @@ class Stack:
                 return await asyncio.wait_for(ask(engine), PATIENCE)
 
         return in_thread(with_client())
+
+    def status(self, host: str, path: str, headers: dict[str, str] | None = None) -> int:
+        """Status that the portal's port answers to a GET for this host name, without a browser. The certificate is verified."""
+        trust = ssl.create_default_context(cafile=str(self.config.data / "portal" / "tls" / "ca.pem"))
+        connection = http.client.HTTPSConnection("127.0.0.1", self.config.portal_port, timeout=PATIENCE, context=trust)
+        try:
+            connection.request("GET", path, headers={"Host": f"{host}:{self.config.portal_port}", **(headers or {})})
+            return connection.getresponse().status
+        finally:
+            connection.close()
 
     def supervisor(self) -> psutil.Process:
         return psutil.Process(json.loads((self.config.run / "supervisor.json").read_text())["pid"])
