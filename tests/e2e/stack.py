@@ -207,7 +207,7 @@ class Footprint:
     def left(self) -> list[str]:
         """One line for each thing that is still there. (Its network namespace is held by a mount and by processes; the number of
         one that has gone is soon given to another.)"""
-        found = [f"process {process.pid}" for process in self.processes if _lives(process)]
+        found = [f"process {process.pid}" for process in self.processes if lives(process)]
         found += [str(path) for path in (*self.cgroups, *self.paths) if path.exists()]
         mounts = Path("/proc/self/mountinfo").read_text()
         found += [f"mount of {path}" for path in self.paths if f" {path} " in mounts]
@@ -222,7 +222,7 @@ def _is_of(cgroup: Path, stack: Stack) -> bool:
     return any(marker in str(cgroup) for marker in counter.markers)
 
 
-def _lives(process: psutil.Process) -> bool:
+def lives(process: psutil.Process) -> bool:
     """Whether a process is still there. Test runs are the subreaper of what they start, so its dead are theirs to bury."""
     try:
         if process.status() == psutil.STATUS_ZOMBIE and process.ppid() == os.getpid():

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.portal import PANEL_TERMINAL, Portal
-from tests.e2e.stack import Footprint, Stack
+from tests.e2e.stack import Footprint, Stack, lives
 from tests.e2e.waiting import until
 
 pytestmark = [pytest.mark.desktop, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -186,6 +186,8 @@ def test_clipboards_are_apart(portal: Portal, stack: Stack, ids: dict[str, str])
     portal.tile(ids[SOURCE]).click_window(TERMINAL)
     for workspace in (ids[SOURCE], ids[OTHER]):
         assert "secret" not in stack.output(workspace, paste), f"the clipboard of {ids[BRANCH]} shows in {workspace}"
+    portal.page.locator(".toast").wait_for(state="detached")
+    portal.shot("grid")
 
 
 def test_a_branch_of_a_branch(portal: Portal, stack: Stack, ids: dict[str, str]) -> None:
@@ -349,4 +351,4 @@ def test_down_ends_everything(stack: Stack, ids: dict[str, str]) -> None:
     stack.down()
     left = [line for footprint in footprints for line in footprint.left()]
     assert left == [], "`tclone down` left parts of workspaces"
-    assert [process for process in processes if process.is_running()] == [], "`tclone down` left processes"
+    assert [process for process in processes if lives(process)] == [], "`tclone down` left processes"
