@@ -154,7 +154,7 @@ static int copy_frozen(struct job *job, struct error *err)
             rebuild_open_processes(world, &job->compiled, branch, &branch->err);
     if (none_left(job, err) < 0)
         return -1;
-    job->times.mapped = control_ms(&job->control);
+    control_phase(&job->control, "copying", &job->times.mapped);
     job->bytes = copy_memory(world, &job->compiled, job->branches, job->branch_count, err);
     job->times.copied = control_ms(&job->control);
     return job->bytes < 0 ? -1 : none_left(job, err);

@@ -41,7 +41,7 @@ class LaunchDialog {
   }
 
   form(error = "") {
-    const fields = h("div", { className: "field-row" }, field("Ports to publish", this.ports, "Each gets a host port of its own."), field("Memory limit", this.memory));
+    const fields = h("div", { className: "field-row" }, field("Ports to publish", this.ports, "Each gets a port of the host, open to your network without a login."), field("Memory limit", this.memory));
     this.dialog.step([this.choices, field("Name (optional)", this.name), fields], [this.cancel, this.submit]);
     this.submit.disabled = false;
     this.showChoice();

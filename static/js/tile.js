@@ -51,6 +51,7 @@ export class Tile {
   }
 
   focusDesktop() {
+    this.chosen = true;
     (this.frame ?? this.element).focus({ focusVisible: false });
   }
 
