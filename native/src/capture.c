@@ -1,6 +1,7 @@
 #include "capture.h"
 #include "files.h"
 #include "inject.h"
+#include "locks.h"
 #include "memory.h"
 #include "shared.h"
 #include "sysv.h"
@@ -73,6 +74,8 @@ int capture(struct world *world, struct error *err)
     if (descriptors_describe(world, err) < 0)
         return -1;
     if (descriptors_capture(world, err) < 0)
+        return -1;
+    if (locks_read(world, err) < 0)
         return -1;
     if (sysv_read(world, err) < 0 || shared_bind_maps(world, err) < 0)
         return -1;

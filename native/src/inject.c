@@ -37,6 +37,9 @@
 #define STOP_TIMEOUT_NS (10ull * 1000 * 1000 * 1000)
 #define PARK_SECONDS 5          /* a tracer that lives takes a parked thread within microseconds */
 #define MAX_PARTS 48
+#ifndef PTRACE_EVENT_STOP
+#define PTRACE_EVENT_STOP 128
+#endif
 #define ALL_SIGNALS (~0ull)
 
 struct query {
@@ -130,6 +133,12 @@ static int wait_syscall_stop(pid_t tid, struct error *err)
             return fail(err, "gone", "thread %d ended while it was being copied", tid);
         if (got > 0 && WSTOPSIG(status) == (SIGTRAP | 0x80))
             return 0;
+        if (got > 0 && status >> 16 == PTRACE_EVENT_STOP) {
+            /* A program stopped by job control (Ctrl-Z) met our interrupt while it was stopped: it reports once more before it runs. */
+            if (ptrace(PTRACE_SYSCALL, tid, 0, 0) < 0)
+                return fail_errno(err, "cannot step thread %d", tid);
+            continue;
+        }
         if (got > 0)
             return fail(err, "internal", "thread %d stopped with %#x instead of at its syscall", tid, status);
         if (monotonic_ns() > deadline)
@@ -373,6 +382,18 @@ static int start_query(struct scratch *scratch, int index, struct error *err)
     return 0;
 }
 
+/* The same for a batch: threads of a stopped program report their stop once more. */
+static void resume_stopped(const struct process *process, const uint32_t *parked)
+{
+    for (int i = 0; i < process->thread_count; i++) {
+        const struct thread *thread = &process->threads[i];
+        int status;
+        if (!parked[i] && thread->stopped_by_job_control && waitpid(thread->tid, &status, __WALL | WNOHANG) > 0
+            && WIFSTOPPED(status) && status >> 16 == PTRACE_EVENT_STOP)
+            ptrace(PTRACE_CONT, thread->tid, 0, 0);
+    }
+}
+
 static int await_parked(struct scratch *scratch, struct error *err)
 {
     int count = scratch->process->thread_count;
@@ -386,6 +407,7 @@ static int await_parked(struct scratch *scratch, struct error *err)
             done += parked[i] != 0;
         if (done == count)
             return 0;
+        resume_stopped(scratch->process, parked);
         if (monotonic_ns() > deadline)
             return fail(err, "internal", "%s: the questions to it were not answered in time", process_label(scratch->process));
         if (spins > 100)

@@ -1,6 +1,7 @@
 #include "rebuild.h"
 #include "files.h"
 #include "freeze.h"
+#include "locks.h"
 #include "memory.h"
 #include "process_batch.h"
 #include "shared.h"
@@ -93,6 +94,7 @@ int rebuild_compile(struct world *world, struct compiled *compiled, struct error
     /* Executables add openings, so they come before the batch that opens files. */
     if (process_batches_prepare(world, err) < 0 || files_emit(plan, err) < 0 || emit_descriptions(plan, err) < 0)
         return -1;
+    locks_emit(plan);
     uint64_t *own = must_alloc((size_t)world->process_count * sizeof *own);
     compiled->points = must_alloc((size_t)world->process_count * sizeof *compiled->points);
     int status = 0;

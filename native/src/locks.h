@@ -1,0 +1,12 @@
+/* File locks: POSIX record locks of processes, flock and OFD locks of open files. */
+#ifndef TCLONE_LOCKS_H
+#define TCLONE_LOCKS_H
+
+#include "plan.h"
+
+/* Read the locks on files of the frozen source. */
+int locks_read(struct world *world, struct error *err);
+/* Take them again in a branch. Its files are its own, so nobody else can be in the way. */
+void locks_emit(struct plan *plan);
+
+#endif
