@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 
 class EngineError(Exception):
     """Base of every error the engine reports on purpose; the message names the object and the next step."""
@@ -51,6 +53,13 @@ _BY_CODE = {
     cls.code: cls
     for cls in (BadRequest, NotFound, Conflict, Unsupported, LimitReached, NoSpace, Unavailable, Internal)
 }
+
+
+def from_oserror(what: str, error: OSError) -> EngineError:
+    """NoSpace, with what to do, when the disk is full; Internal for any other failure of the system. `what` names the object."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpace(f"{what}: no space left in the data directory; remove workspaces (`tclone rm`) or images (`tclone image rm`)")
+    return Internal(f"{what}: {error}")
 
 
 def from_wire(code: str, message: str) -> EngineError:

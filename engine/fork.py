@@ -15,7 +15,7 @@ from typing import Any
 
 from engine import readiness
 from engine.cgroups import Limits
-from engine.errors import Conflict, EngineError, Internal
+from engine.errors import Conflict, EngineError, Internal, from_oserror
 from engine.livefork import Livefork
 from engine.manager import Manager, write_branch_record
 from engine.stage import Stage, Stages
@@ -251,7 +251,7 @@ class Forker:
             write_branch_record(root, branch)
         except OSError as error:
             os.close(root)
-            raise Internal(f"cannot write /run/tclone/branch.json of {branch.id}: {error}") from error
+            raise from_oserror(f"cannot write /run/tclone/branch.json of {branch.id}", error) from error
         return root
 
     # After it

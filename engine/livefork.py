@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from engine import runtime, syscalls
-from engine.errors import EngineError, Internal, LimitReached, Unsupported
+from engine.errors import Conflict, EngineError, Internal, LimitReached, Unsupported
 from engine.stage import Stage
 from engine.waiting import readable
 
 _PACKET_LIMIT = 1 << 18
 _ABORT_SECONDS = 3.0
-_ERRORS: dict[str, type[EngineError]] = {"unsupported": Unsupported, "limit": LimitReached}
+_ERRORS: dict[str, type[EngineError]] = {"unsupported": Unsupported, "limit": LimitReached, "gone": Conflict}
 
 
 class Livefork:
@@ -76,9 +76,8 @@ class Livefork:
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
         """What it reports, up to and including `done`. Its `error` is raised as EngineError, and so is its silent end."""
-        loop = asyncio.get_running_loop()
         while True:
-            packet = await loop.sock_recv(self._control, _PACKET_LIMIT)
+            packet = await self._receive()
             if not packet:
                 detail = runtime.read_tail(self._log)
                 raise Internal(f"the fork program ended without a result{': ' + detail if detail else ''}; the source runs on")
@@ -88,15 +87,27 @@ class Livefork:
             except (ValueError, KeyError, TypeError):
                 raise Internal("the fork program sent something that is not an event") from None
             if kind == "error":
-                raise _ERRORS.get(event.get("code", ""), Internal)(str(event.get("message", "no reason given")))
+                message = str(event.get("message", "no reason given"))
+                if event.get("code") == "gone":
+                    message = f"the source, or a part of it, ended while it was being forked ({message}); `tclone inspect` tells its state"
+                raise _ERRORS.get(event.get("code", ""), Internal)(message)
             yield event
             if kind == "done":
                 return
 
+    async def _receive(self) -> bytes:
+        """The next packet, b"" at the end. A peer that ended with our packets unread resets the socket once before what it sent can be read."""
+        loop = asyncio.get_running_loop()
+        for _ in range(2):
+            try:
+                return await loop.sock_recv(self._control, _PACKET_LIMIT)
+            except ConnectionResetError:
+                continue
+        return b""
+
     def send_root(self, branch: str, mount: int) -> None:
         """Hand over a branch's root: a detached mount."""
         message = json.dumps({"op": "root", "branch": branch}).encode()
-        try:
+        # If the program has given up meanwhile, its last packet says why: that is read next.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             socket.send_fds(self._control, [message], [mount])
-        except OSError as error:
-            raise Internal(f"the fork program went away before it got the root of {branch}: {error}") from error

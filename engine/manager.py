@@ -18,7 +18,7 @@ from engine import bundle, overlay, readiness, syscalls
 from engine.cgroups import Cgroups, Limits
 from engine.config import Config
 from engine.database import Database
-from engine.errors import BadRequest, Conflict, EngineError, Internal, NotFound
+from engine.errors import BadRequest, Conflict, EngineError, Internal, NotFound, from_oserror
 from engine.events import Events
 from engine.images import Image, ImageStore
 from engine.network import Network, PortRequest
@@ -362,7 +362,7 @@ def write_launch_files(root: int, workspace: Workspace) -> None:
         if workspace.desktop:
             write(root, "/run/tclone/stream-master", workspace.master_token.encode(), 0o600)
     except OSError as error:
-        raise Internal(f"image {workspace.image}: cannot write {error.filename or 'its set-up files'}: {error}") from error
+        raise from_oserror(f"image {workspace.image}: cannot write {error.filename or 'its set-up files'}", error) from error
 
 
 def write_branch_record(root: int, workspace: Workspace) -> None:
