@@ -232,6 +232,9 @@ class Executor:
             command.argv, _environment(workspace, command, account), _directory(workspace, command, account),
             account.uid, account.gid, account.groups, command.tty,
         )  # fmt: skip
+        if command.tty:
+            # Before the command starts: one that asks at once would else see a terminal of no size.
+            process["consoleSize"] = {"height": command.rows, "width": command.cols}
         session.scratch.with_suffix(".json").write_text(json.dumps(process))
         try:
             if command.tty:
