@@ -17,14 +17,42 @@ from engine.errors import EngineError, Internal, NotFound
 _LISTED = ("id", "name", "kind", "state", "parent", "image", "ports", "created")
 
 
+class _Filter:
+    """Which progress events belong to this command: others may launch and fork at the same time.
+
+    `wanted` is a workspace's id or name. Its id is learned from the events themselves; until it is known, and for a launch without a name,
+    everything of the right kind is shown.
+    """
+
+    def __init__(self, operation: str, wanted: str | None) -> None:
+        self._operation = operation
+        self._wanted = wanted
+        self._id: str | None = None
+
+    def shows(self, event: dict[str, Any]) -> bool:
+        if event["type"] == "snapshot":
+            self._learn(event.get("workspaces", []))
+        elif event["type"] == "workspace":
+            self._learn([event["data"]])
+        if event["type"] != "progress" or event["data"]["operation"] != self._operation:
+            return False
+        return self._id is None or event.get("workspace") in (None, self._id)
+
+    def _learn(self, workspaces: list[dict[str, Any]]) -> None:
+        for workspace in workspaces:
+            if self._wanted is not None and self._wanted in (workspace.get("id"), workspace.get("name")):
+                self._id = workspace.get("id")
+
+
 @contextlib.asynccontextmanager
-async def following(client: EngineClient, progress: Progress, operation: str) -> AsyncIterator[None]:
-    """Show the engine's progress events of that kind of operation while inside. Losing the event stream costs the display only."""
+async def following(client: EngineClient, progress: Progress, operation: str, wanted: str | None) -> AsyncIterator[None]:
+    """Show the engine's progress events of an operation on a workspace while inside. Losing the event stream costs the display only."""
+    mine = _Filter(operation, wanted)
 
     async def follow() -> None:
         with contextlib.suppress(EngineError, OSError):
             async for event in client.events():
-                if event["type"] == "progress" and event["data"]["operation"] == operation:
+                if mine.shows(event):
                     data = event["data"]
                     progress.phase(data["phase"], data.get("detail"), data.get("elapsed_ms"))
 
@@ -40,7 +68,7 @@ async def following(client: EngineClient, progress: Progress, operation: str) ->
 async def run(client: EngineClient, arguments: argparse.Namespace) -> int:
     """Launch a workspace and print its id, when it is ready unless told not to wait."""
     progress = Progress(f"run {arguments.image}", quiet=arguments.no_wait)
-    async with following(client, progress, "launch"):
+    async with following(client, progress, "launch", arguments.name):
         made = await client.launch(
             arguments.image,
             name=arguments.name,
@@ -64,7 +92,7 @@ async def run(client: EngineClient, arguments: argparse.Namespace) -> int:
 async def fork(client: EngineClient, arguments: argparse.Namespace) -> int:
     """Fork and print the ids of the branches, or the whole result. Status 1 when a branch of the batch failed."""
     progress = Progress(f"fork {arguments.workspace}")
-    async with following(client, progress, "fork"):
+    async with following(client, progress, "fork", arguments.workspace):
         result = await client.fork(
             arguments.workspace,
             copies=arguments.copies,
