@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -13,11 +14,26 @@
 #define PROGRAM "/usr/libexec/tclone/init"
 #define NAMESPACES (CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP)
 
+#define STACK (64 << 10)
+
 /* What the exit status says of the step that failed. */
 enum { FAILED_ENTER = 120, FAILED_FORK = 121, FAILED_EXEC = 122 };
 
-static void __attribute__((noreturn)) run_program(void)
+/*
+ * This program's memory map is large and fork would copy its page tables, so children borrow it until they exec or end, each on a stack of its
+ * own. vfork would not do: one within another spoils what the outer one has to return to (the sanitizers keep it in one place a thread).
+ * The sanitizers do not know these stacks.
+ */
+static char stacks[2][STACK] __attribute__((aligned(16)));
+
+static pid_t start_borrowing(char *stack, int (*run)(void *), void *argument)
 {
+    return clone(run, stack + STACK, CLONE_VM | CLONE_VFORK | SIGCHLD, argument);
+}
+
+static int __attribute__((noreturn, no_sanitize("address"))) run_program(void *unused)
+{
+    (void)unused;
     static char *const argv[] = { PROGRAM, "--version", NULL };
     static char *const environment[] = { NULL };
     int null = open("/dev/null", O_RDWR);
@@ -29,13 +45,11 @@ static void __attribute__((noreturn)) run_program(void)
 }
 
 /* A pid namespace is entered by children only, so this process waits for the one that runs the program. */
-static void __attribute__((noreturn)) enter(int pidfd)
+static int __attribute__((noreturn, no_sanitize("address"))) enter(void *pidfd)
 {
-    if (setns(pidfd, NAMESPACES) < 0 || chdir("/") < 0)
+    if (setns(*(int *)pidfd, NAMESPACES) < 0 || chdir("/") < 0)
         _exit(FAILED_ENTER);
-    pid_t child = vfork();
-    if (child == 0)
-        run_program();
+    pid_t child = start_borrowing(stacks[1], run_program, NULL);
     int status;
     if (child < 0 || waitpid(child, &status, 0) != child)
         _exit(FAILED_FORK);
@@ -44,9 +58,7 @@ static void __attribute__((noreturn)) enter(int pidfd)
 
 int probe_branch(struct branch *branch, struct error *err)
 {
-    pid_t child = vfork();      /* this program's memory map is large: fork would copy its page tables */
-    if (child == 0)
-        enter(branch->init_pidfd);
+    pid_t child = start_borrowing(stacks[0], enter, &branch->init_pidfd);
     int status;
     if (child < 0 || waitpid(child, &status, 0) != child)
         return fail_errno(err, "%s: cannot start a first command", branch->id);

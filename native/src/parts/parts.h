@@ -62,6 +62,7 @@ struct process_state {
     struct rlimit limits[RLIM_NLIMITS];
     struct itimerval interval_timers[3];
     uint64_t interval_timers_ns;    /* monotonic, when they were read */
+    uint64_t real_timer;            /* where ITIMER_REAL's value lies in the arena; 0 = not armed */
     struct posix_timer *timers;
     int timer_count;
     int dumpable, child_subreaper, thp_disabled, memory_merge;
@@ -79,6 +80,9 @@ struct pending_signals {
 
 /* Filters of a thread that must be installed before it gives up CAP_SYS_ADMIN (seccomp.c). */
 void seccomp_emit_privileged(struct batch *batch, const struct thread *thread);
+
+/* Just before a process of a branch sets its timers: take from ITIMER_REAL, which cannot be set to an instant, what has passed since the capture. */
+void interval_timers_shorten(const struct process *process, char *arena, uint64_t arena_address);
 
 /* process->state, made when it is first needed. */
 struct process_state *process_state(struct process *process);

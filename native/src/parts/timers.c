@@ -70,17 +70,27 @@ static int interval_emit(struct batch *batch, const struct thread *thread, struc
     const struct process *process = thread->process;
     if (thread != &process->threads[0])
         return 0;
-    const struct process_state *state = process->state;
+    struct process_state *state = process->state;
     for (int i = 0; i < INTERVAL_TIMERS; i++) {
-        struct itimerval timer = state->interval_timers[i];
-        if (!timer.it_value.tv_sec && !timer.it_value.tv_usec)
+        const struct itimerval *timer = &state->interval_timers[i];
+        if (!timer->it_value.tv_sec && !timer->it_value.tv_usec)
             continue;
-        /* The other two count CPU time, which did not pass. */
+        uint64_t value = plan_data(batch->plan, timer, sizeof *timer);
         if (i == ITIMER_REAL)
-            timer.it_value = shortened(timer.it_value, monotonic_ns() - state->interval_timers_ns);
-        EMIT(batch, "interval timer", SYS_setitimer, (uint64_t)i, plan_data(batch->plan, &timer, sizeof timer), 0);
+            state->real_timer = value;
+        EMIT(batch, "interval timer", SYS_setitimer, (uint64_t)i, value, 0);
     }
     return 0;
+}
+
+/* The other two timers count CPU time, which did not pass. */
+void interval_timers_shorten(const struct process *process, char *arena, uint64_t arena_address)
+{
+    const struct process_state *state = process->state;
+    if (!state || !state->real_timer)
+        return;
+    struct itimerval *timer = (struct itimerval *)(arena + (state->real_timer - arena_address));
+    timer->it_value = shortened(state->interval_timers[ITIMER_REAL].it_value, monotonic_ns() - state->interval_timers_ns);
 }
 
 const struct part part_interval_timers = {
