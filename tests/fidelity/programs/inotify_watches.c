@@ -4,6 +4,7 @@
 #include <sys/inotify.h>
 
 #define BASE "/tmp/fidelity-inotify"
+#define SHM "/dev/shm/inotify-watches"  /* other programs use /dev/shm itself */
 
 static int watch(int fd, const char *path, uint32_t mask)
 {
@@ -40,6 +41,7 @@ int main(void)
     int fd = MUST(inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
     MUST(mkdir(BASE, 0755));
     MUST(mkdir(BASE "/deep", 0755));
+    MUST(mkdir(SHM, 0755));
     touch(BASE "/file");
     touch(BASE "/before");
     touch(BASE "/short-lived");
@@ -50,7 +52,7 @@ int main(void)
     int renamed = watch(fd, BASE "/before", IN_MODIFY);
     int deep = watch(fd, BASE "/deep", IN_CREATE | IN_ONESHOT);
     int lower = watch(fd, "/bin", IN_CREATE), lower_file = watch(fd, "/bin/busybox", IN_ATTRIB);
-    int root = watch(fd, "/", IN_CREATE | IN_ONLYDIR), shm = watch(fd, "/dev/shm", IN_CREATE);
+    int root = watch(fd, "/", IN_CREATE | IN_ONLYDIR), shm = watch(fd, SHM, IN_CREATE);
     int held = MUST(open(BASE "/short-lived", O_RDWR));
     watch(fd, BASE "/short-lived", IN_MODIFY);
     MUST(unlink(BASE "/short-lived"));
@@ -81,7 +83,7 @@ int main(void)
     expect(fd, lower_file, IN_ATTRIB, "");
     touch("/fidelity-new");
     expect(fd, root, IN_CREATE, "fidelity-new");
-    touch("/dev/shm/fidelity-new");
+    touch(SHM "/fidelity-new");
     expect(fd, shm, IN_CREATE, "fidelity-new");
     int next = watch(fd, "/proc", IN_CREATE);
     CHECK(next == last + 1, "the next number is %d, not %d", next, last + 1);
