@@ -62,13 +62,27 @@ static int capture_processes(struct world *world, struct error *err)
     return capture_maps(world, err);
 }
 
-int capture(struct world *world, struct error *err)
+/*
+ * A walk over the page tables of all processes takes some milliseconds: a helper does it while the processes are asked. Guard pages, which
+ * it finds too, are a part of the batches, so it must have ended before these are compiled.
+ */
+struct page_reader {
+    struct world *world;
+    struct error err;
+};
+
+static void *read_pages(void *argument)
 {
-    world->slot_base = SLOT_MINIMUM;
-    if (tasks_read(world, err) < 0)
-        return -1;
-    if (capture_processes(world, err) < 0)
-        return -1;
+    struct page_reader *reader = argument;
+    struct world *world = reader->world;
+    for (int i = 0; i < world->process_count && !reader->err.code; i++)
+        if (!world->processes[i]->zombie)
+            memory_scan_pages(world->processes[i], &reader->err);
+    return NULL;
+}
+
+static int capture_objects(struct world *world, struct error *err)
+{
     if (inject_queries(world, err) < 0)
         return -1;
     if (descriptors_describe(world, err) < 0)
@@ -82,10 +96,24 @@ int capture(struct world *world, struct error *err)
     return files_bind_maps(world, err);
 }
 
-int capture_pages(struct world *world, struct error *err)
+int capture(struct world *world, struct error *err)
 {
-    for (int i = 0; i < world->process_count; i++)
-        if (!world->processes[i]->zombie && memory_scan_pages(world->processes[i], err) < 0)
-            return -1;
-    return 0;
+    world->slot_base = SLOT_MINIMUM;
+    if (tasks_read(world, err) < 0)
+        return -1;
+    if (capture_processes(world, err) < 0)
+        return -1;
+    struct page_reader pages = { .world = world };
+    pthread_t helper;
+    bool helped = pthread_create(&helper, NULL, read_pages, &pages) == 0;
+    int status = capture_objects(world, err);
+    if (helped)
+        pthread_join(helper, NULL);
+    else
+        read_pages(&pages);
+    if (status == 0 && pages.err.code) {
+        *err = pages.err;
+        return -1;
+    }
+    return status;
 }

@@ -220,7 +220,7 @@ static int write_pieces(struct copier *copier, struct branch *branch, int index,
             if (place_pages(branch, index, buffer + at, length, piece->start) < 0)
                 return fail_errno(err, "%s: cannot fill the memory of %s at %lx-%lx", branch->id,
                                   process_label(copier->world->processes[index]), (unsigned long)piece->start, (unsigned long)piece->end);
-        } else if (piece->vma->protection & PROT_WRITE) {
+        } else if (memory_filling_protection(piece->vma) & PROT_WRITE) {
             from[count] = (struct iovec){ (void *)(buffer + at), length };
             to[count++] = (struct iovec){ (void *)piece->start, length };
             gathered += length;

@@ -4,6 +4,7 @@
 #include "copy.h"
 #include "freeze.h"
 #include "inject.h"
+#include "memory_flags.h"
 #include "preflight.h"
 #include "probe.h"
 #include "rebuild.h"
@@ -146,8 +147,6 @@ static int copy_frozen(struct job *job, struct error *err)
         return -1;
     FOR_LIVE(job, branch)
         rebuild_start(world, &job->compiled, branch, &branch->err);
-    if (capture_pages(world, err) < 0)
-        return -1;
     FOR_LIVE(job, branch)
         if (rebuild_await(world, branch, &branch_control(branch)->mapped, (uint32_t)job->compiled.process_count, "its memory maps",
                           &branch->err) == 0)
@@ -172,8 +171,10 @@ static int finish_branches(struct job *job, struct error *err)
 
 static int run_fork(struct job *job, struct error *err)
 {
+    memory_flags_start();
     if (open_source(&job->world, err) < 0 || inject_prepare(err) < 0 || run_preflight(job, err) < 0)
         return -1;
+    memory_flags_prepare();
     control_phase(&job->control, "preflight", &job->times.preflight);
     if (freeze(&job->world, err) < 0)
         return -1;

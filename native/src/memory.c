@@ -62,6 +62,24 @@ static int parse_line(struct process *process, char *line, struct vma *vma, stru
     return 0;
 }
 
+/* What no copy can be made of, whoever looks: also before anything stops (memory_check.c). */
+int memory_check_vma(const struct process *process, const struct vma *vma, struct error *err)
+{
+    const char *name = vma->path ? vma->path : "a device";
+    if (vma->kind == VMA_VDSO || vma->kind == VMA_VSYSCALL)
+        return 0;
+    if (vma->attributes & MEMORY_BIT(MEMORY_DEVICE))
+        return fail(err, "unsupported", "%s maps the memory of a device (%.200s at %lx), which cannot be copied; end the program that uses it",
+                    process_label(process), name, (unsigned long)vma->start);
+    if (vma->attributes & MEMORY_BIT(MEMORY_USERFAULT))
+        return fail(err, "unsupported", "%s handles page faults of its memory at %lx by userfaultfd, which cannot be forked; end that program",
+                    process_label(process), (unsigned long)vma->start);
+    if (vma->attributes & MEMORY_BIT(MEMORY_SHADOW_STACK))
+        return fail(err, "unsupported", "%s runs with a shadow stack, which cannot be forked; start it with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off",
+                    process_label(process));
+    return 0;
+}
+
 static int read_layout(struct process *process, struct memory_map *map, struct error *err)
 {
     AUTO_FREE char *text = proc_read(err, 1 << 16, NULL, "/proc/%d/stat", process->pid);
@@ -121,8 +139,11 @@ int memory_read_map(struct process *process, struct error *err)
             map->vvar = vma->start;
         map->vma_count++;
     }
-    if (read_layout(process, map, err) < 0)
+    if (read_layout(process, map, err) < 0 || memory_flags_read(process, err) < 0)
         return -1;
+    for (int i = 0; i < map->vma_count; i++)
+        if (memory_check_vma(process, &map->vmas[i], err) < 0)
+            return -1;
     if (!map->vdso || !map->vvar)
         return fail(err, "unsupported", "%s has no vdso (it unmapped it, or is not a 64-bit program)", process_label(process));
     return 0;
@@ -151,6 +172,14 @@ struct scan_argument {
 #define PAGE_PRESENT (1ull << 3)
 #define PAGE_SWAPPED (1ull << 4)
 #define PAGE_PFN_ZERO (1ull << 5)
+#define PAGE_GUARD (1ull << 8)  /* Linux 6.15; older kernels refuse a mask with it */
+
+static void add_guard(struct memory_map *map, uint64_t start, uint64_t end)
+{
+    if ((map->guard_count & (map->guard_count - 1)) == 0)
+        map->guards = must_grow(map->guards, (size_t)(map->guard_count ? map->guard_count * 2 : 16) * sizeof *map->guards);
+    map->guards[map->guard_count++] = (struct range){ start, end };
+}
 
 static void add_run(struct memory_map *map, uint64_t start, uint64_t end, struct vma *vma)
 {
@@ -162,7 +191,7 @@ static void add_run(struct memory_map *map, uint64_t start, uint64_t end, struct
 
 static bool holds_private_data(const struct vma *vma)
 {
-    return !vma->shared && vma->kind != VMA_VDSO && vma->kind != VMA_VSYSCALL;
+    return !vma->shared && vma->kind != VMA_VDSO && vma->kind != VMA_VSYSCALL && !(vma->attributes & MEMORY_BIT(MEMORY_DROPPABLE));
 }
 
 /* Clip a region of pages to the mappings it lies in; *at only moves forward. */
@@ -179,16 +208,38 @@ static void clip_region(struct memory_map *map, const struct scan_region *region
             return;
         uint64_t from = start > vma->start ? start : vma->start;
         uint64_t to = region->end < vma->end ? region->end : vma->end;
-        if (holds_private_data(vma))
+        if (region->categories & PAGE_GUARD)
+            add_guard(map, from, to);
+        else if (holds_private_data(vma))
             add_run(map, from, to, vma);
         start = to;
+    }
+}
+
+/* Whether this kernel knows guard pages: the first scan that is told to look for them finds out. */
+static uint64_t guard_category = PAGE_GUARD;
+
+static int scan(int pagemap, uint64_t start, struct scan_region *regions, size_t length, uint64_t *walk_end)
+{
+    for (;;) {
+        uint64_t guard = __atomic_load_n(&guard_category, __ATOMIC_RELAXED);
+        struct scan_argument argument = {
+            .size = sizeof argument, .start = start, .end = TASK_TOP, .vec = (uint64_t)regions, .vec_length = length,
+            .category_inverted = PAGE_FILE | PAGE_PFN_ZERO, .category_mask = PAGE_FILE | PAGE_PFN_ZERO,
+            .category_anyof_mask = PAGE_PRESENT | PAGE_SWAPPED | guard, .return_mask = guard,
+        };
+        int count = ioctl(pagemap, SCAN_IOCTL, &argument);
+        *walk_end = argument.walk_end;
+        if (count >= 0 || errno != EINVAL || guard == 0)
+            return count;
+        __atomic_store_n(&guard_category, 0, __ATOMIC_RELAXED);
     }
 }
 
 int memory_scan_pages(struct process *process, struct error *err)
 {
     enum { REGIONS = 8192 };
-    static struct scan_region regions[REGIONS];
+    AUTO_FREE struct scan_region *regions = must_alloc(REGIONS * sizeof *regions);
     struct memory_map *map = process->map;
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/pagemap", process->pid);
@@ -196,20 +247,14 @@ int memory_scan_pages(struct process *process, struct error *err)
     if (fd < 0)
         return fail_errno(err, "cannot open %s", path);
     int at = 0;
-    for (uint64_t start = 0; start < TASK_TOP;) {
-        struct scan_argument scan = {
-            .size = sizeof scan, .start = start, .end = TASK_TOP, .vec = (uint64_t)regions, .vec_length = REGIONS,
-            .category_inverted = PAGE_FILE | PAGE_PFN_ZERO, .category_mask = PAGE_FILE | PAGE_PFN_ZERO,
-            .category_anyof_mask = PAGE_PRESENT | PAGE_SWAPPED, .return_mask = PAGE_PRESENT,
-        };
-        int count = ioctl(fd, SCAN_IOCTL, &scan);
+    for (uint64_t start = 0, walked; start < TASK_TOP; start = walked) {
+        int count = scan(fd, start, regions, REGIONS, &walked);
         if (count < 0)
             return fail_errno(err, "%s: PAGEMAP_SCAN failed (Linux 6.7 or newer is needed)", process_label(process));
         for (int i = 0; i < count; i++)
             clip_region(map, &regions[i], &at);
-        if (scan.walk_end <= start)
+        if (walked <= start)
             break;
-        start = scan.walk_end;
     }
     return 0;
 }

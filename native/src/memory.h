@@ -2,6 +2,7 @@
 #ifndef TCLONE_MEMORY_H
 #define TCLONE_MEMORY_H
 
+#include "memory_flags.h"
 #include "world.h"
 
 enum vma_kind {
@@ -23,6 +24,12 @@ struct vma {
     struct shared_object *object;
     struct file_opening *opening;
     bool by_userfaultfd;        /* filled with UFFDIO_COPY (process_batch.c) */
+    uint32_t attributes;        /* MEMORY_BIT of memory_flags.h */
+    uint8_t key;                /* protection key */
+};
+
+struct range {
+    uint64_t start, end;
 };
 
 struct page_run {
@@ -41,12 +48,19 @@ struct memory_map {
     struct page_run *runs;
     int run_count;
     uint64_t bytes;             /* to copy */
+    struct range *guards;       /* guard pages (MADV_GUARD_INSTALL) */
+    int guard_count;
+    uint32_t lock_future;       /* MEMORY_LOCKED, MEMORY_LOCKED_ON_FAULT: what mlockall gave to mappings to come */
     int userfaultfd_aux;        /* auxiliary slot of the branch process's userfaultfd, -1 = it needs none */
 };
 
 int memory_read_map(struct process *process, struct error *err);
-/* Find the private pages (PAGEMAP_SCAN); the source must be frozen. */
+/* Refuse a mapping of which no copy can be made. */
+int memory_check_vma(const struct process *process, const struct vma *vma, struct error *err);
+/* Find the private pages and the guard pages (PAGEMAP_SCAN); the source must be frozen. Thread-safe for different processes. */
 int memory_scan_pages(struct process *process, struct error *err);
+/* The protection a mapping has in a branch until it is filled (memory_batch.c). */
+int memory_filling_protection(const struct vma *vma);
 bool memory_range_free(const struct world *world, uint64_t start, uint64_t end);
 
 #define MAX_VMAS 70000

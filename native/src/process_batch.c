@@ -1,26 +1,18 @@
 #include "process_batch.h"
 #include "files.h"
-#include "memory.h"
+#include "memory_batch.h"
 #include "query.h"
-#include "shared.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <linux/sched.h>
-#include <linux/userfaultfd.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/shm.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#define ARCH_MAP_VDSO_64 0x2003
 
 struct context {
     struct compiled *compiled;
@@ -34,123 +26,17 @@ struct context {
 
 static struct file_opening **executables;
 
-/*
- * Anonymous areas are filled by UFFDIO_COPY, which places whole pages: 1.35 GB/s a core against 1.0 for process_vm_writev, which takes a fault
- * and clears each page first. Small areas are not worth their registration.
- */
-#define USERFAULTFD_MINIMUM (256ull << 10)
-
-static bool wants_userfaultfd(const struct vma *vma)
-{
-    return (vma->kind == VMA_ANONYMOUS || vma->kind == VMA_STACK) && !vma->shared && vma->end - vma->start >= USERFAULTFD_MINIMUM
-        && (vma->protection & PROT_WRITE);
-}
-
 int process_batches_prepare(struct world *world, struct error *err)
 {
     executables = must_alloc((size_t)world->process_count * sizeof *executables);
     for (int i = 0; i < world->process_count; i++) {
         if (world->processes[i]->zombie)
             continue;
-        struct memory_map *map = world->processes[i]->map;
-        for (int k = 0; k < map->vma_count && map->userfaultfd_aux < 0; k++)
-            if (wants_userfaultfd(&map->vmas[k]))
-                map->userfaultfd_aux = files_new_aux(world);
+        memory_batch_prepare(world->processes[i]);
         executables[i] = files_for_executable(world->processes[i], err);
         if (!executables[i])
             return -1;
     }
-    return 0;
-}
-
-/* ---- memory map ---- */
-
-static int emit_sysv(struct context *context, const struct vma *vma, struct error *err)
-{
-    const struct shared_object *object = vma->object;
-    uint64_t whole = (object->size + 4095) & ~4095ull;
-    if (vma->offset || vma->end - vma->start != whole)
-        return fail(err, "unsupported", "%s maps a part of the SysV segment %d, which cannot be forked", context->label, (int)object->inode);
-    int flags = SHM_REMAP | (vma->protection & PROT_WRITE ? 0 : SHM_RDONLY) | (vma->protection & PROT_EXEC ? SHM_EXEC : 0);
-    EMIT(&context->batch, context->label, SYS_shmat, object->inode, vma->start, (uint64_t)flags);
-    return 0;
-}
-
-static int emit_vma(struct context *context, const struct vma *vma, struct error *err)
-{
-    if (vma->kind == VMA_VDSO || vma->kind == VMA_VSYSCALL)
-        return 0;
-    if (vma->object && vma->object->kind == SHARED_SYSV)
-        return emit_sysv(context, vma, err);
-    int flags = MAP_FIXED_NOREPLACE | MAP_NORESERVE | (vma->shared ? MAP_SHARED : MAP_PRIVATE);
-    uint64_t fd = (uint64_t)-1, offset = 0;
-    if (vma->kind == VMA_ANONYMOUS)
-        flags |= MAP_ANONYMOUS;
-    if (vma->kind == VMA_STACK)
-        flags |= MAP_ANONYMOUS | MAP_GROWSDOWN;
-    if (vma->kind == VMA_FILE) {
-        fd = aux_slot(context->plan->world, vma->opening->aux);
-        offset = vma->offset;
-    }
-    if (vma->kind == VMA_SHARED_OBJECT) {
-        fd = aux_slot(context->plan->world, vma->object->aux);
-        offset = vma->offset;
-    }
-    EMIT(&context->batch, context->label, SYS_mmap, vma->start, vma->end - vma->start, (uint64_t)vma->protection, (uint64_t)flags, fd, offset);
-    return 0;
-}
-
-static void emit_layout(struct context *context)
-{
-    const struct memory_map *map = context->process->map;
-    struct plan *plan = context->plan;
-    struct {
-        uint64_t start_code, end_code, start_data, end_data, start_brk, brk, start_stack, arg_start, arg_end, env_start, env_end, auxv;
-        uint32_t auxv_size;
-        int32_t exe_fd;
-    } layout = {
-        map->start_code, map->end_code, map->start_data, map->end_data, map->start_brk, map->brk, map->start_stack, map->arg_start,
-        map->arg_end, map->env_start, map->env_end, plan_data(plan, map->auxv, map->auxv_size), (uint32_t)map->auxv_size,
-        (int32_t)aux_slot(plan->world, context->executable->aux),
-    };
-    EMIT(&context->batch, context->label, SYS_prctl, PR_SET_MM, PR_SET_MM_MAP, plan_data(plan, &layout, sizeof layout), sizeof layout, 0);
-}
-
-static void emit_userfaultfd(struct context *context)
-{
-    struct memory_map *map = context->process->map;
-    struct plan *plan = context->plan;
-    if (map->userfaultfd_aux < 0)
-        return;
-    uint64_t slot = aux_slot(plan->world, map->userfaultfd_aux);
-    struct uffdio_api api = { .api = UFFD_API };
-    EMIT(&context->batch, context->label, SYS_userfaultfd, O_CLOEXEC);
-    uint64_t cell = emit_result_cell(&context->batch);
-    EMIT_FLAGS(&context->batch, context->label, OP_LOAD(0), SYS_dup3, cell, slot, O_CLOEXEC);
-    EMIT_FLAGS(&context->batch, context->label, OP_LOAD(0), SYS_close, cell);
-    EMIT(&context->batch, context->label, SYS_ioctl, slot, UFFDIO_API, plan_data(plan, &api, sizeof api));
-    for (int i = 0; i < map->vma_count; i++) {
-        struct vma *vma = &map->vmas[i];
-        if (!wants_userfaultfd(vma))
-            continue;
-        struct uffdio_register area = { { vma->start, vma->end - vma->start }, UFFDIO_REGISTER_MODE_MISSING, 0 };
-        EMIT(&context->batch, context->label, SYS_ioctl, slot, UFFDIO_REGISTER, plan_data(plan, &area, sizeof area));
-        vma->by_userfaultfd = true;
-    }
-}
-
-static int emit_memory(struct context *context, struct error *err)
-{
-    const struct memory_map *map = context->process->map;
-    uint64_t arena_end = (context->plan->arena + ARENA_LIMIT);
-    EMIT(&context->batch, context->label, SYS_munmap, 0, context->plan->arena);
-    EMIT(&context->batch, context->label, SYS_munmap, arena_end, TASK_TOP - arena_end);
-    EMIT(&context->batch, context->label, SYS_arch_prctl, ARCH_MAP_VDSO_64, map->vvar);
-    for (int i = 0; i < map->vma_count; i++)
-        if (emit_vma(context, &map->vmas[i], err) < 0)
-            return -1;
-    emit_layout(context);
-    emit_userfaultfd(context);
     return 0;
 }
 
@@ -270,14 +156,13 @@ uint64_t process_batch(struct compiled *compiled, struct process *process, struc
         .executable = executables[process->index], .threads_ready = plan_reserve(&compiled->plan, sizeof(uint32_t)),
     };
     struct plan *plan = &compiled->plan;
-    if (emit_memory(&context, err) < 0)
+    if (memory_emit_maps(&context.batch, process, label, context.executable, err) < 0)
         return 0;
     emit_directories(&context);
     emit_descriptors(&context);
     EMIT(&context.batch, label, OP_SIGNAL, plan->arena + offsetof(struct arena_control, mapped));
     EMIT(&context.batch, label, OP_WAIT, compiled->gates + (uint64_t)process->index * sizeof(uint32_t), 1);
-    if (process->map->userfaultfd_aux >= 0)
-        EMIT(&context.batch, label, SYS_close, aux_slot(plan->world, process->map->userfaultfd_aux));
+    memory_emit_attributes(&context.batch, process, label);
     /* Building the tree left a pending SIGCHLD where children ended; ignoring the signal for a moment discards it. */
     struct { uint64_t handler, flags, restorer, mask; } ignore = { 1, 0, 0, 0 }, standard = { 0, 0, 0, 0 };
     EMIT(&context.batch, label, SYS_rt_sigaction, SIGCHLD, plan_data(plan, &ignore, sizeof ignore), 0, 8);

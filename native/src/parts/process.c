@@ -10,7 +10,6 @@
 #include <sys/syscall.h>
 
 #ifndef PR_GET_MEMORY_MERGE
-#define PR_SET_MEMORY_MERGE 67
 #define PR_GET_MEMORY_MERGE 68
 #endif
 #ifndef PR_GET_MDWE
@@ -101,8 +100,6 @@ static int process_emit(struct batch *batch, const struct thread *thread, struct
         EMIT(batch, "child subreaper", SYS_prctl, PR_SET_CHILD_SUBREAPER, 1);
     if (state->thp_disabled)
         EMIT(batch, "huge pages", SYS_prctl, PR_SET_THP_DISABLE, 1);
-    if (state->memory_merge)
-        EMIT_FLAGS(batch, "memory merging", OP_MAY_FAIL, SYS_prctl, PR_SET_MEMORY_MERGE, 1);
     if (state->memory_deny_write_execute)
         EMIT(batch, "write-execute denial", SYS_prctl, PR_SET_MDWE, (uint64_t)state->memory_deny_write_execute);
     if (state->oom_score_adjust != own_oom_score_adjust())
