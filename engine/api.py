@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import WSCloseCode, web
 
-from engine import __version__, doctor, logs
+from engine import __version__, doctor, findings, logs
 from engine.api_exec import serve_exec
 from engine.errors import BadRequest, Conflict, EngineError, Internal
 from engine.events import Watcher
@@ -46,7 +46,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def error_body(error: EngineError) -> dict[str, Any]:
-    return {"error": {"code": error.code, "message": error.message}}
+    return {"error": error.to_wire()}
 
 
 @web.middleware
@@ -96,6 +96,7 @@ class Api:
                 web.post(one + "/fork", self._fork),
                 web.get(one + "/exec", self._exec),
                 web.get(one + "/logs", self._logs),
+                web.get(one + "/doctor", self._examine),
                 web.get(one + "/stats", self._stats),
                 web.get(one + "/stream-token", self._stream_token),
                 web.get("/v1/events", self._events),
@@ -220,6 +221,10 @@ class Api:
             await answer.write(chunk)
         await answer.write_eof()
         return answer
+
+    async def _examine(self, request: web.Request) -> web.Response:
+        workspace = self._manager.find(request.match_info["ref"])
+        return web.json_response(await findings.examine(self._manager, workspace))
 
     async def _stats(self, request: web.Request) -> web.Response:
         workspace = self._manager.find(request.match_info["ref"])

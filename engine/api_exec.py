@@ -25,7 +25,7 @@ async def serve_exec(socket: web.WebSocketResponse, executor: Executor, workspac
         command = await _first_message(socket)
         session = await executor.start(workspace, command)
     except EngineError as error:
-        await socket.send_json({"error": {"code": error.code, "message": error.message}})
+        await socket.send_json({"error": error.to_wire()})
         await socket.close()
         return
     receiving = asyncio.ensure_future(_receive(socket, session))

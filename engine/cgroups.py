@@ -78,6 +78,12 @@ class Cgroups:
                     found += [int(pid) for pid in Path(directory, "cgroup.procs").read_text().split()]
         return found
 
+    def frozen(self, workspace: str) -> bool:
+        """Whether the group, or one above it, is frozen by a cgroup freezer: its processes stand still, and no fork could stop them."""
+        if self.v2:
+            return "frozen 1" in _read(ROOT / self.parent / workspace / "cgroup.events").splitlines()
+        return _read(ROOT / "freezer" / self.parent / workspace / "freezer.state").strip() in ("FREEZING", "FROZEN")
+
     def memory_bytes(self, workspace: str) -> int:
         name = "memory.current" if self.v2 else "memory.usage_in_bytes"
         return int(_read(self._controller("memory", workspace) / name) or 0)

@@ -52,7 +52,7 @@ class ExecSession:
             elif message.type is aiohttp.WSMsgType.TEXT:
                 body = json.loads(message.data)
                 if "error" in body:
-                    raise from_wire(body["error"]["code"], body["error"]["message"])
+                    raise _error_from(body["error"])
                 if "exit" in body:
                     self._exit = int(body["exit"])
                     return
@@ -146,6 +146,10 @@ class EngineClient:
         body: dict[str, Any] = {"copies": copies, "tcp_close": tcp_close, "request_id": request_id or uuid.uuid4().hex}
         body.update({key: value for key, value in {"name": name, "ghost_limit": ghost_limit}.items() if value is not None})
         return await self._json("POST", _path(ref, "/fork"), body)
+
+    async def examine(self, ref: str) -> dict[str, Any]:
+        """What keeps a running workspace from being forked, and what its branches will not have: {"ok", "blockers", "warnings", …}."""
+        return await self._json("GET", _path(ref, "/doctor"))
 
     async def stats(self, ref: str) -> dict[str, Any]:
         return await self._json("GET", _path(ref, "/stats"))
@@ -278,7 +282,7 @@ class EngineClient:
             async for line in answer.content:
                 item = json.loads(line)
                 if "error" in item:
-                    raise from_wire(item["error"]["code"], item["error"]["message"])
+                    raise _error_from(item["error"])
                 yield item
                 if "done" in item:
                     return
@@ -287,10 +291,13 @@ class EngineClient:
 
 async def _error_of(answer: aiohttp.ClientResponse) -> EngineError:
     try:
-        error = (await answer.json())["error"]
-        return from_wire(error["code"], error["message"])
+        return _error_from((await answer.json())["error"])
     except (ValueError, KeyError, TypeError, aiohttp.ContentTypeError):
         return Internal(f"the engine answered {answer.status} without a reason")
+
+
+def _error_from(error: dict[str, Any]) -> EngineError:
+    return from_wire(error["code"], error["message"], error.get("blockers"))
 
 
 def _path(ref: str, rest: str = "") -> str:

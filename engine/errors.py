@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from typing import Any
 
 
 class EngineError(Exception):
@@ -15,6 +16,10 @@ class EngineError(Exception):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+
+    def to_wire(self) -> dict[str, Any]:
+        """The `error` object of an answer."""
+        return {"code": self.code, "message": self.message}
 
 
 class BadRequest(EngineError):
@@ -30,7 +35,16 @@ class Conflict(EngineError):
 
 
 class Unsupported(EngineError):
+    """A fork that was refused. `blockers` are the findings (engine/findings.py) as a list, empty when only the message is known."""
+
     code, http_status, exit_status = "unsupported", 422, 6
+
+    def __init__(self, message: str, blockers: list[dict[str, Any]] | None = None) -> None:
+        super().__init__(message)
+        self.blockers = blockers or []
+
+    def to_wire(self) -> dict[str, Any]:
+        return {**super().to_wire(), "blockers": self.blockers}
 
 
 class LimitReached(EngineError):
@@ -62,6 +76,8 @@ def from_oserror(what: str, error: OSError) -> EngineError:
     return Internal(f"{what}: {error}")
 
 
-def from_wire(code: str, message: str) -> EngineError:
+def from_wire(code: str, message: str, blockers: list[dict[str, Any]] | None = None) -> EngineError:
     """The exception for a wire code; an unknown code becomes Internal."""
+    if code == Unsupported.code:
+        return Unsupported(message, blockers)
     return _BY_CODE.get(code, Internal)(message)

@@ -19,6 +19,7 @@ from engine.errors import Conflict, EngineError, Internal, from_oserror
 from engine.livefork import Livefork
 from engine.manager import Manager, write_branch_record
 from engine.stage import Stage, Stages
+from engine.text import printable
 from engine.threads import in_thread
 from engine.workspace import State, Workspace, branch_names
 
@@ -102,6 +103,8 @@ class Forker:
         try:
             async with lock:
                 source.require_ready("fork")
+                if manager.cgroups.frozen(source.id):
+                    raise Conflict(f"{source.id} is paused: its control group is frozen; thaw it and fork again")
                 batch = f"batch-{await manager.database.next_number('batch')}"
                 run = _Run(source, batch, options, started)
                 await self._forked(run, names)
@@ -214,7 +217,7 @@ class Forker:
                         run.ms[phase] = run.elapsed() if phase in ("frozen", "resumed", "usable") else _number(event.get("ms"))
                         report(phase)
                     elif event["event"] == "branch" and event.get("error"):
-                        run.errors[str(event.get("id"))] = str(event["error"])
+                        run.errors[str(event.get("id"))] = printable(event["error"])
                     elif event["event"] == "done":
                         run.native = event
         except TimeoutError:

@@ -96,7 +96,7 @@ def _outcome(task: asyncio.Future[Image]) -> dict[str, Any]:
     if not isinstance(error, EngineError):
         log.error("an image operation failed", exc_info=error)
         error = Internal("the image operation failed; the engine's log has more")
-    return {"error": {"code": error.code, "message": error.message}}
+    return {"error": error.to_wire()}
 
 
 async def _write(answer: web.StreamResponse, line: dict[str, Any]) -> None:

@@ -12,14 +12,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from engine import runtime, syscalls
-from engine.errors import Conflict, EngineError, Internal, LimitReached, Unsupported
+from engine import findings, runtime, syscalls
+from engine.errors import Conflict, EngineError, Internal, LimitReached
 from engine.stage import Stage
+from engine.text import printable
 from engine.waiting import readable
 
 _PACKET_LIMIT = 1 << 18
 _ABORT_SECONDS = 3.0
-_ERRORS: dict[str, type[EngineError]] = {"unsupported": Unsupported, "limit": LimitReached, "gone": Conflict}
+_ERRORS: dict[str, type[EngineError]] = {"limit": LimitReached, "gone": Conflict}
 
 
 class Livefork:
@@ -76,6 +77,7 @@ class Livefork:
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
         """What it reports, up to and including `done`. Its `error` is raised as EngineError, and so is its silent end."""
+        blockers: list[findings.Finding] = []
         while True:
             packet = await self._receive()
             if not packet:
@@ -86,8 +88,13 @@ class Livefork:
                 kind = event["event"]
             except (ValueError, KeyError, TypeError):
                 raise Internal("the fork program sent something that is not an event") from None
+            if kind == "blocker":
+                blockers.append(findings.checked(event.get("blocker")))
+                continue
             if kind == "error":
-                message = str(event.get("message", "no reason given"))
+                message = printable(event.get("message", "no reason given"))
+                if event.get("code") == "unsupported":
+                    raise findings.refusal(blockers, message)
                 if event.get("code") == "gone":
                     message = f"the source, or a part of it, ended while it was being forked ({message}); `tclone inspect` tells its state"
                 raise _ERRORS.get(event.get("code", ""), Internal)(message)

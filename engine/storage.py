@@ -104,6 +104,10 @@ class Storage:
         except OSError:
             with contextlib.suppress(OSError):
                 syscalls.umount(str(self.pool), syscalls.MNT_DETACH)
+        # Private mount namespaces made while the pool was mounted (another engine's crun threads, an image's builder) hold
+        # copies of the mount, and with them the loop device. The kernel detaches those, too, when the mount point goes.
+        with contextlib.suppress(OSError):
+            self.pool.rmdir()
 
     # Workspace layers
 

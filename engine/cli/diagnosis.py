@@ -1,4 +1,4 @@
-"""`tclone doctor`: the engine's checks of this machine, by the running engine or, without one, here."""
+"""`tclone doctor`: the engine's checks of this machine, by the running engine or, without one, here; and of one workspace."""
 
 from __future__ import annotations
 
@@ -23,6 +23,31 @@ async def doctor(config: Config, as_json: bool) -> int:
             if not check["ok"] and check["remedy"]:
                 print(f"      {' ' * width}  -> {output.printable(check['remedy'])}")
     return 0 if all(check["ok"] for check in checks) else Unavailable.exit_status
+
+
+async def examine(config: Config, ref: str, as_json: bool) -> int:
+    """Print everything that keeps a workspace from being forked, and what its branches will not have; status 1 when it cannot be forked."""
+    async with EngineClient(config.socket) as client:
+        found = await client.examine(ref)
+    if as_json:
+        output.as_json(found)
+    else:
+        name, count = found["workspace"], len(found["blockers"]) + found["blockers_omitted"]
+        verdict = "can be forked" if found["ok"] else f"cannot be forked: {count} {'thing is' if count == 1 else 'things are'} in the way"
+        print(f"{name} {verdict} ({found['processes']} processes looked at)")
+        _print_findings("BLOCKED", found["blockers"], found["blockers_omitted"])
+        _print_findings("note", found["warnings"], found["warnings_omitted"])
+    return 0 if found["ok"] else 1
+
+
+def _print_findings(heading: str, items: list[dict[str, Any]], omitted: int) -> None:
+    for item in items:
+        remedy = item["remedy"]
+        print(f"{heading.ljust(7)}  {output.printable(item['message'].removesuffix(f'; {remedy}'))}")
+        if remedy:
+            print(f"         -> {output.printable(remedy)}")
+    if omitted:
+        print(f"{heading.ljust(7)}  and {omitted} more of this kind")
 
 
 async def _checks(config: Config) -> list[dict[str, Any]]:

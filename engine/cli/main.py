@@ -82,7 +82,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
             status = daemon()
         case "doctor":
-            status = asyncio.run(diagnosis.doctor(config, arguments.json))
+            if arguments.workspace is None:
+                status = asyncio.run(diagnosis.doctor(config, arguments.json))
+            else:
+                status = asyncio.run(diagnosis.examine(config, arguments.workspace, arguments.json))
         case "version":
             status = asyncio.run(_version(config))
         case "ca":

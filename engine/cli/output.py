@@ -6,17 +6,12 @@ import json
 import os
 import sys
 import time
-import unicodedata
 from collections.abc import Sequence
 from typing import Any, TextIO
 
+from engine.text import printable
 
-def printable(text: Any) -> str:
-    """`text` without control characters: names, phases and errors may quote what a workspace wrote, and a terminal obeys escapes."""
-    return "".join(
-        character if unicodedata.category(character) not in ("Cc", "Cf", "Cs") else "\N{REPLACEMENT CHARACTER}"
-        for character in str(text)
-    )
+__all__ = ["Progress", "as_json", "error", "printable", "table"]
 
 
 def as_json(value: Any) -> None:

@@ -75,7 +75,10 @@ def _service_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPar
     down = _command(commands, "down", "stop the portal and the engine", "tclone down", "tclone down --keep")
     down.add_argument("--keep", action="store_true", help="leave the workspaces running for the next `tclone up`; otherwise they are removed")
 
-    doctor = _command(commands, "doctor", "check what this machine offers and say what to do", "tclone doctor --json")
+    doctor = _command(
+        commands, "doctor", "check this machine, or whether a workspace can be forked, and say what to do", "tclone doctor --json", "tclone doctor desk",
+    )
+    doctor.add_argument("workspace", nargs="?", type=values.reference, metavar="WS", help="look for what keeps this workspace from being forked")
     _json(doctor)
 
     _command(commands, "engine", "run the engine daemon in the foreground (`tclone up` does this for you)")

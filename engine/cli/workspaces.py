@@ -12,7 +12,7 @@ from engine.cli import output, values
 from engine.cli.output import Progress
 from engine.client import EngineClient
 from engine.config import Config
-from engine.errors import EngineError, Internal, NotFound
+from engine.errors import EngineError, Internal, NotFound, Unsupported
 
 _LISTED = ("id", "name", "kind", "state", "parent", "image", "ports", "created")
 
@@ -90,16 +90,21 @@ async def run(client: EngineClient, arguments: argparse.Namespace) -> int:
 
 
 async def fork(client: EngineClient, arguments: argparse.Namespace) -> int:
-    """Fork and print the ids of the branches, or the whole result. Status 1 when a branch of the batch failed."""
+    """Fork and print the ids of the branches, or the whole result. Status 1 when a branch of the batch failed. With JSON a refusal is printed, too."""
     progress = Progress(f"fork {arguments.workspace}")
     async with following(client, progress, "fork", arguments.workspace):
-        result = await client.fork(
-            arguments.workspace,
-            copies=arguments.copies,
-            name=arguments.name,
-            tcp_close=arguments.tcp_close,
-            ghost_limit=arguments.ghost_limit,
-        )
+        try:
+            result = await client.fork(
+                arguments.workspace,
+                copies=arguments.copies,
+                name=arguments.name,
+                tcp_close=arguments.tcp_close,
+                ghost_limit=arguments.ghost_limit,
+            )
+        except Unsupported as refused:
+            if arguments.json:
+                output.as_json({"error": refused.to_wire()})
+            raise
     failed = [branch for branch in result["branches"] if branch["error"]]
     if arguments.json:
         output.as_json(result)

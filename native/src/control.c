@@ -36,17 +36,38 @@ static void send_packet(const struct control *control, const char *format, ...)
     free(text);
 }
 
+/* Length of the UTF-8 sequence at `at`, 0 when there is none. */
+static int sequence_length(const unsigned char *at)
+{
+    int length = *at >= 0xf0 && *at < 0xf5 ? 4 : *at >= 0xe0 ? 3 : *at >= 0xc2 ? 2 : 0;
+    if (*at >= 0xf5 || length == 0)
+        return 0;
+    for (int i = 1; i < length; i++)
+        if ((at[i] & 0xc0) != 0x80)
+            return 0;
+    /* overlong forms, surrogates, and what lies beyond Unicode */
+    if ((*at == 0xe0 && at[1] < 0xa0) || (*at == 0xed && at[1] > 0x9f) || (*at == 0xf0 && at[1] < 0x90) || (*at == 0xf4 && at[1] > 0x8f))
+        return 0;
+    return length;
+}
+
 char *json_string(const char *text)
 {
     char *quoted = must_alloc(strlen(text) * 6 + 3), *to = quoted;
     *to++ = '"';
     for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
-        if (*at == '"' || *at == '\\')
+        int length = *at >= 0x80 ? sequence_length(at) : 0;
+        if (length) {
+            memcpy(to, at, (size_t)length);
+            to += length;
+            at += length - 1;
+        } else if (*at == '"' || *at == '\\') {
             *to++ = '\\', *to++ = (char)*at;
-        else if (*at < 0x20 || *at >= 0x7f)     /* bytes of unknown encoding: as Latin-1 */
+        } else if (*at < 0x20 || *at >= 0x7f) {         /* bytes of unknown encoding: as Latin-1 */
             to += sprintf(to, "\\u%04x", *at);
-        else
+        } else {
             *to++ = (char)*at;
+        }
     }
     *to++ = '"';
     *to = 0;
@@ -83,6 +104,12 @@ void control_error(const struct control *control, const struct error *err)
 {
     AUTO_FREE char *message = json_string(err->message);
     send_packet(control, "{\"event\":\"error\",\"code\":\"%s\",\"message\":%s}", err->code ? err->code : "internal", message);
+}
+
+void control_blocker(const struct control *control, const struct blocker *blocker)
+{
+    AUTO_FREE char *text = blocker_json(blocker);
+    send_packet(control, "{\"event\":\"blocker\",\"blocker\":%s}", text);
 }
 
 void control_done(const struct control *control, const struct phase_times *times, int processes, int threads, int64_t bytes)

@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "blockers.h"
 #include "branch.h"
 
 struct control {
@@ -17,6 +18,7 @@ struct phase_times { double preflight, frozen, captured, compiled, mapped, copie
 double control_ms(const struct control *control);
 void control_phase(const struct control *control, const char *name, double *ms);
 void control_branch(const struct control *control, const struct branch *branch);
+void control_blocker(const struct control *control, const struct blocker *blocker);
 void control_error(const struct control *control, const struct error *err);
 void control_done(const struct control *control, const struct phase_times *times, int processes, int threads, int64_t bytes);
 /* Receive until every live branch has its root. */

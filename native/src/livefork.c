@@ -40,7 +40,7 @@ static const char usage[] =
     "usage: tclone-livefork fork --source PID --control FD --branch ID:SOCKFD:INITPID [--branch ...] [--tcp-close] [--ghost-limit BYTES]\n"
     "       tclone-livefork check --source PID\n"
     "fork   copies the running workspace whose first process is PID into prepared branches\n"
-    "check  prints, as a JSON list, what in the workspace cannot be forked\n";
+    "check  prints, as JSON, what in the workspace cannot be forked (blockers) and what a branch will not have (warnings)\n";
 
 static int parse_branch(struct job *job, char *text)
 {
@@ -116,18 +116,20 @@ static int none_left(const struct job *job, struct error *err)
     return -1;
 }
 
+/* Each blocker goes out as an event of its own; the error's message has as many of them as fit. */
 static int run_preflight(struct job *job, struct error *err)
 {
-    struct blockers blockers = { 0 };
-    if (preflight(job->world.source_pid, &job->world.options, &blockers, err) < 0)
+    struct findings findings = { 0 };
+    if (preflight(job->world.source_pid, &job->world.options, false, &findings, err) < 0)
         return -1;
-    for (int i = 0; i < blockers.count; i++) {
+    for (int i = 0; i < findings.blockers.count; i++) {
+        const struct blocker *blocker = &findings.blockers.items[i];
         size_t used = strlen(err->message);
-        snprintf(err->message + used, sizeof err->message - used, "%s%s", used ? "; " : "", blockers.messages[i]);
+        snprintf(err->message + used, sizeof err->message - used, "%s%s", used ? "; " : "", blocker->message);
         err->code = "unsupported";
-        free(blockers.messages[i]);
+        control_blocker(&job->control, blocker);
     }
-    free(blockers.messages);
+    blockers_free(&findings.blockers);
     return err->code ? -1 : 0;
 }
 
@@ -226,20 +228,29 @@ static int command_fork(struct job *job)
     return EXIT_DONE;
 }
 
+static void print_list(const char *name, const struct blockers *list)
+{
+    printf("\"%s\":[", name);
+    for (int i = 0; i < list->count; i++) {
+        AUTO_FREE char *text = blocker_json(&list->items[i]);
+        printf("%s%s", i ? "," : "", text);
+    }
+    printf("],\"%s_omitted\":%d", name, list->omitted);
+}
+
 static int command_check(struct job *job)
 {
     struct error err = { 0 };
-    struct blockers blockers = { 0 };
-    if (preflight(job->world.source_pid, &job->world.options, &blockers, &err) < 0) {
+    struct findings findings = { 0 };
+    if (preflight(job->world.source_pid, &job->world.options, true, &findings, &err) < 0) {
         fprintf(stderr, "tclone-livefork: %s\n", err.message);
         return exit_status(&err);
     }
-    printf("[");
-    for (int i = 0; i < blockers.count; i++) {
-        AUTO_FREE char *text = json_string(blockers.messages[i]);
-        printf("%s%s", i ? "," : "", text);
-    }
-    printf("]\n");
+    printf("{");
+    print_list("blockers", &findings.blockers);
+    printf(",");
+    print_list("warnings", &findings.warnings);
+    printf(",\"processes\":%d}\n", findings.processes);
     return EXIT_DONE;
 }
 

@@ -1,7 +1,11 @@
 #include "preflight.h"
 #include "descriptors.h"
+#include "kinds/kinds.h"
+#include "memory.h"
+#include "outside.h"
 #include "proc.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -10,18 +14,22 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define MAX_BLOCKERS 64
 #define MAX_PROCESSES 4096
 
-static void add_blocker(struct blockers *blockers, const char *message)
+/* One look at a workspace. */
+struct check {
+    struct world *world;
+    struct findings *findings;
+    struct tcp_ends tcp_ends;
+    bool thorough;
+    char *mounts;               /* mountinfo of pid 1 */
+};
+
+/* A refusal is reported; anything else means that the process, or a part of it, went away while it was looked at. */
+static void add_refusal(struct check *check, const struct process *process, int fd, const struct error *refused)
 {
-    for (int i = 0; i < blockers->count; i++)
-        if (strcmp(blockers->messages[i], message) == 0)
-            return;
-    if (blockers->count == MAX_BLOCKERS)
-        return;
-    blockers->messages = must_grow(blockers->messages, (size_t)(blockers->count + 1) * sizeof *blockers->messages);
-    blockers->messages[blockers->count++] = must_copy_string(message);
+    if (refused->code && (strcmp(refused->code, "unsupported") == 0 || strcmp(refused->code, "limit") == 0))
+        blockers_add(&check->findings->blockers, process, fd, refused->message);
 }
 
 static bool kind_is_in(const char *link, const char *const *names)
@@ -40,7 +48,7 @@ static bool worth_a_look(const char *link)
     return !kind_is_in(link, harmless);
 }
 
-static void check_descriptor(struct world *world, struct process *process, int fd, struct blockers *blockers)
+static void check_descriptor(struct check *check, struct process *process, int fd)
 {
     struct error err = { 0 };
     struct description description = { .holder = process, .holder_fd = fd, .local = -1, .offset = -1 };
@@ -58,15 +66,32 @@ static void check_descriptor(struct world *world, struct process *process, int f
             continue;
         description.kind = fd_kinds[i];
         struct error refused = { 0 };
-        if (fd_kinds[i]->check && fd_kinds[i]->check(world, &description, &refused) < 0)
-            add_blocker(blockers, refused.message);
+        if (fd_kinds[i]->check && fd_kinds[i]->check(check->world, &description, &refused) < 0)
+            add_refusal(check, process, fd, &refused);
+        else if (check->thorough && fd_kinds[i] == &kind_inet)
+            outside_note(&check->tcp_ends, &description);
         return;
     }
 }
 
-static void check_namespace(const struct process *process, const struct process *first, struct blockers *blockers)
+static void check_descriptors(struct check *check, struct process *process)
+{
+    struct error err = { 0 };
+    process->pidfd = (int)syscall(SYS_pidfd_open, process->pid, 0);
+    if (process->pidfd < 0)
+        return;
+    if (descriptors_list(process, &err) < 0)
+        add_refusal(check, process, -1, &err);
+    else
+        for (int i = 0; i < process->fd_count; i++)
+            check_descriptor(check, process, process->fds[i].fd);
+    close_fd(&process->pidfd);
+}
+
+static void check_namespace(struct check *check, const struct process *process)
 {
     static const char *const names[] = { "pid", "user", "mnt", "net", "ipc", "uts" };
+    const struct process *first = check->world->processes[0];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct error err = { 0 };
         AUTO_FREE char *mine = proc_link(&err, "/proc/%d/ns/%s", process->pid, names[i]);
@@ -76,45 +101,109 @@ static void check_namespace(const struct process *process, const struct process 
         char message[256];
         snprintf(message, sizeof message, "%s has a %s namespace of its own, which cannot be forked yet; start the program without its "
                  "namespace sandbox", process_label(process), names[i]);
-        add_blocker(blockers, message);
+        blockers_add(&check->findings->blockers, process, -1, message);
         return;
     }
 }
 
-static void check_process(struct world *world, struct process *process, struct blockers *blockers)
+static void check_tracer(struct check *check, const struct process *process, const char *status)
 {
+    const char *tracer = proc_field(status, "TracerPid");
+    if (!tracer || atoi(tracer) <= 0)
+        return;
+    char message[256];
+    snprintf(message, sizeof message, "%s is traced by another process (a debugger or strace); detach it and fork again", process_label(process));
+    blockers_add(&check->findings->blockers, process, -1, message);
+}
+
+/* The auxiliary vector tells 32-bit programs by the size of its words, out of the kernel's own memory. */
+static void check_word_size(struct check *check, const struct process *process)
+{
+    char path[64], message[256];
+    uint64_t type = 0;
+    snprintf(path, sizeof path, "/proc/%d/auxv", process->pid);
+    AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || read(fd, &type, sizeof type) != sizeof type || type < 1 << 16)
+        return;
+    snprintf(message, sizeof message, "%s is a 32-bit program, which cannot be forked; run its 64-bit build", process_label(process));
+    blockers_add(&check->findings->blockers, process, -1, message);
+}
+
+static bool has_mount(const char *mounts, int id)
+{
+    char wanted[16];
+    int length = snprintf(wanted, sizeof wanted, "%d ", id);
+    for (const char *line = mounts; line && *line; line = strchr(line, '\n'), line += line != NULL)
+        if (strncmp(line, wanted, (size_t)length) == 0)
+            return true;
+    return false;
+}
+
+/* A program that was entered from the host by a descriptor (a runtime's helper) has no path by which a branch could map it. */
+static void check_executable(struct check *check, const struct process *process)
+{
+    char path[64], message[384];
+    struct statx st;
     struct error err = { 0 };
-    AUTO_FREE char *status = proc_read(&err, 1 << 20, NULL, "/proc/%d/status", process->pid);
-    const char *ids = status ? proc_field(status, "NSpid") : NULL;
+    snprintf(path, sizeof path, "/proc/%d/exe", process->pid);
+    AUTO_CLOSE int fd = open(path, O_PATH | O_CLOEXEC);
+    if (fd < 0 || !check->mounts || statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, &st) < 0 || !(st.stx_mask & STATX_MNT_ID))
+        return;
+    AUTO_FREE char *link = proc_link(&err, "%s", path);
+    if (has_mount(check->mounts, (int)st.stx_mnt_id) || !link || strncmp(link, "/memfd:", 7) == 0)
+        return;
+    snprintf(message, sizeof message, "%s runs %.128s, a file outside the workspace's root; start it from a file inside", process_label(process),
+             link);
+    blockers_add(&check->findings->blockers, process, -1, message);
+}
+
+static void check_memory(struct check *check, struct process *process)
+{
+    struct error refused = { 0 };
+    if (memory_read_map(process, &refused) < 0)
+        add_refusal(check, process, -1, &refused);
+}
+
+/* The last number is the one in its own pid namespace; without nested ones that is the workspace's. */
+static void read_ns_pid(struct process *process, const char *status)
+{
+    const char *ids = proc_field(status, "NSpid");
     for (const char *at = ids; at && *at && *at != '\n'; at++)
         if (*at == '\t' || at == ids)
             process->ns_pid = atoi(at);
-    const char *state = status ? proc_field(status, "State") : NULL;
-    if (!state || *state == 'Z')
-        return;
-    const char *tracer = proc_field(status, "TracerPid");
-    if (tracer && atoi(tracer) > 0) {
-        char message[256];
-        snprintf(message, sizeof message, "%s is traced by another process (a debugger or strace); detach it and fork again",
-                 process_label(process));
-        add_blocker(blockers, message);
-    }
-    check_namespace(process, world->processes[0], blockers);
-    process->pidfd = (int)syscall(SYS_pidfd_open, process->pid, 0);
-    if (process->pidfd < 0 || descriptors_list(process, &err) < 0)
-        return;
-    for (int i = 0; i < process->fd_count; i++)
-        check_descriptor(world, process, process->fds[i].fd, blockers);
-    close_fd(&process->pidfd);
 }
 
-static void add_process(struct world *world, pid_t pid)
+static void check_process(struct check *check, struct process *process)
 {
+    struct error err = { 0 };
+    AUTO_FREE char *status = proc_read(&err, 1 << 20, NULL, "/proc/%d/status", process->pid);
+    const char *state = status ? proc_field(status, "State") : NULL;
+    if (!state)
+        return;
+    read_ns_pid(process, status);
+    if (*state == 'Z')
+        return;
+    check_tracer(check, process, status);
+    check_namespace(check, process);
+    check_word_size(check, process);
+    check_executable(check, process);
+    check_descriptors(check, process);
+    if (check->thorough)
+        check_memory(check, process);
+}
+
+static void add_process(struct check *check, pid_t pid)
+{
+    struct world *world = check->world;
     for (int i = 0; i < world->process_count; i++)
         if (world->processes[i]->pid == pid)
             return;
-    if (world->process_count == MAX_PROCESSES)
+    if (world->process_count == MAX_PROCESSES) {
+        char message[128];
+        snprintf(message, sizeof message, "the workspace has more than %d processes; end some", MAX_PROCESSES);
+        blockers_add(&check->findings->blockers, NULL, -1, message);
         return;
+    }
     struct process *process = must_alloc(sizeof *process);
     process->world = world;
     process->pid = pid;
@@ -123,30 +212,49 @@ static void add_process(struct world *world, pid_t pid)
     world->processes[world->process_count++] = process;
 }
 
-static void add_children(struct world *world, pid_t pid)
+static void add_children_of_thread(struct check *check, pid_t pid, pid_t tid)
 {
     struct error err = { 0 };
-    /* Children of other threads than the first are met when frozen; a refusal then leaves the source as it was, too. */
-    AUTO_FREE char *own = proc_read(&err, 1 << 20, NULL, "/proc/%d/task/%d/children", pid, pid);
+    AUTO_FREE char *own = proc_read(&err, 1 << 20, NULL, "/proc/%d/task/%d/children", pid, tid);
     char *rest = own;
     for (long child = rest ? strtol(rest, &rest, 10) : 0; child > 0; child = strtol(rest, &rest, 10))
-        add_process(world, (pid_t)child);
+        add_process(check, (pid_t)child);
 }
 
-int preflight(pid_t source_pid, const struct options *options, struct blockers *blockers, struct error *err)
+/* A child belongs to the thread that forked it. */
+static void add_children(struct check *check, pid_t pid)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task", pid);
+    DIR *tasks = opendir(path);
+    struct dirent *entry;
+    while (tasks && (entry = readdir(tasks)))
+        if (entry->d_name[0] != '.')
+            add_children_of_thread(check, pid, (pid_t)atoi(entry->d_name));
+    if (tasks)
+        closedir(tasks);
+}
+
+int preflight(pid_t source_pid, const struct options *options, bool thorough, struct findings *findings, struct error *err)
 {
     struct world world = { .options = *options, .source_pid = source_pid, .root = -1, .net_ns = -1, .ipc_ns = -1 };
+    struct check check = { .world = &world, .findings = findings, .thorough = thorough };
     if (kill(source_pid, 0) < 0)
         return fail(err, "gone", "the source's first process has ended");
-    add_process(&world, source_pid);
+    struct error ignored = { 0 };
+    check.mounts = proc_read(&ignored, 16 << 20, NULL, "/proc/%d/mountinfo", source_pid);
+    add_process(&check, source_pid);
     for (int i = 0; i < world.process_count; i++) {
-        check_process(&world, world.processes[i], blockers);
-        add_children(&world, world.processes[i]->pid);
+        check_process(&check, world.processes[i]);
+        add_children(&check, world.processes[i]->pid);
     }
+    outside_report(&check.tcp_ends, &findings->warnings);
+    findings->processes = world.process_count;
     for (int i = 0; i < world.process_count; i++) {
         free(world.processes[i]->fds);
         free(world.processes[i]);
     }
     free(world.processes);
+    free(check.mounts);
     return 0;
 }

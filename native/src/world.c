@@ -4,16 +4,26 @@
 #include <stdio.h>
 #include <string.h>
 
+void process_command(const struct process *process, char *name, size_t size)
+{
+    struct error ignored = { 0 };
+    AUTO_FREE char *text = proc_read(&ignored, 256, NULL, "/proc/%d/comm", process->pid);
+    char *end = text ? strrchr(text, '\n') : NULL;      /* the last one is the kernel's, others are the name's own */
+    if (end)
+        *end = 0;
+    snprintf(name, size, "%s", text && *text ? text : "?");
+    for (unsigned char *at = (unsigned char *)name; *at; at++)
+        if (*at < 0x20 || *at == 0x7f)
+            *at = '?';
+}
+
 const char *process_label(const struct process *process)
 {
     static char ring[4][64];
     static unsigned next;
-    char *label = ring[next++ % 4];
-    struct error ignored = { 0 };
-    AUTO_FREE char *name = proc_read(&ignored, 256, NULL, "/proc/%d/comm", process->pid);
-    if (name)
-        name[strcspn(name, "\n")] = 0;
-    snprintf(label, sizeof ring[0], "pid %d (%.32s)", process->ns_pid ? process->ns_pid : process->pid, name ? name : "?");
+    char *label = ring[next++ % 4], name[33];
+    process_command(process, name, sizeof name);
+    snprintf(label, sizeof ring[0], "pid %d (%s)", process->ns_pid ? process->ns_pid : process->pid, name);
     return label;
 }
 

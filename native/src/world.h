@@ -117,6 +117,8 @@ struct world {
 
 /* "pid 41 (node)", in the workspace's numbering; the text lives in a static ring of four. */
 const char *process_label(const struct process *process);
+/* The name of its command, cut to `size`, without control characters: any process may call itself anything. "?" when it has gone. */
+void process_command(const struct process *process, char *name, size_t size);
 struct process *process_by_ns_pid(const struct world *world, int ns_pid);
 
 #endif
