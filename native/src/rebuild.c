@@ -6,6 +6,7 @@
 #include "parts/parts.h"
 #include "process_batch.h"
 #include "shared.h"
+#include "sysv.h"
 #include "tree.h"
 
 #include <errno.h>
@@ -96,6 +97,7 @@ int rebuild_compile(struct world *world, struct compiled *compiled, struct error
     if (process_batches_prepare(world, err) < 0 || files_emit(plan, err) < 0 || emit_descriptions(plan, err) < 0)
         return -1;
     locks_emit(plan);
+    sysv_semaphores_emit(plan);
     uint64_t *own = must_alloc((size_t)world->process_count * sizeof *own);
     compiled->points = must_alloc((size_t)world->process_count * sizeof *compiled->points);
     int status = 0;

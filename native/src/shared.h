@@ -24,6 +24,8 @@ struct shared_object {
     int aux;                    /* auxiliary slot, not for SysV */
     /* SysV */
     int key;
+    uid_t creator_uid;
+    gid_t creator_gid;
     bool marked_removed;
 };
 

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/ipc.h>
 #include <sys/shm.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #ifndef SHM_STAT_ANY
@@ -15,19 +16,49 @@
 #endif
 #define SHM_DEST_FLAG 01000
 
-static int enter_ipc(int ns, struct error *err)
+int sysv_enter(int ns, int *home, struct error *err)
 {
+    *home = open("/proc/thread-self/ns/ipc", O_RDONLY | O_CLOEXEC);
+    if (*home < 0)
+        return fail_errno(err, "cannot open this thread's IPC namespace");
     if (setns(ns, CLONE_NEWIPC) < 0)
         return fail_errno(err, "cannot enter an IPC namespace");
     return 0;
 }
 
-static int own_ipc(struct error *err)
+int sysv_leave(int home, struct error *err)
 {
-    int fd = open("/proc/thread-self/ns/ipc", O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return fail_errno(err, "cannot open this thread's IPC namespace");
-    return fd;
+    if (setns(home, CLONE_NEWIPC) < 0)
+        return fail_errno(err, "cannot return to the host's IPC namespace");
+    return 0;
+}
+
+int sysv_choose_id(const char *file, int id, struct error *err)
+{
+    char path[64], text[24];
+    snprintf(path, sizeof path, "/proc/sys/kernel/%s", file);
+    snprintf(text, sizeof text, "%d", id);
+    AUTO_CLOSE int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text))
+        return fail_errno(err, "cannot choose the id %d of a System V object", id);
+    return 0;
+}
+
+/* The raw calls change this thread alone; going back to root brings the capabilities back. */
+int sysv_act_as(uid_t uid, gid_t gid, struct error *err)
+{
+    bool as_root = uid == 0;
+    if (as_root && syscall(SYS_setresuid, -1, uid, -1) < 0)
+        return fail_errno(err, "cannot become root again");
+    if (syscall(SYS_setresgid, -1, gid, -1) < 0 || (!as_root && syscall(SYS_setresuid, -1, uid, -1) < 0))
+        return fail_errno(err, "cannot make a System V object as user %u", uid);
+    return 0;
+}
+
+struct sysv_identity sysv_identity(int id, const struct ipc_perm *perm)
+{
+    return (struct sysv_identity){ .id = id, .key = perm->__key, .mode = perm->mode & 0777, .uid = perm->uid, .gid = perm->gid,
+                                   .creator_uid = perm->cuid, .creator_gid = perm->cgid };
 }
 
 static int read_segments(struct world *world, struct error *err)
@@ -48,6 +79,8 @@ static int read_segments(struct world *world, struct error *err)
         object->marked_removed = ds.shm_perm.mode & SHM_DEST_FLAG;
         object->uid = ds.shm_perm.uid;
         object->gid = ds.shm_perm.gid;
+        object->creator_uid = ds.shm_perm.cuid;
+        object->creator_gid = ds.shm_perm.cgid;
         object->source_map = shmat(id, NULL, SHM_RDONLY);
         if (object->source_map == (void *)-1)
             return fail_errno(err, "cannot attach the SysV segment %d", id);
@@ -57,66 +90,69 @@ static int read_segments(struct world *world, struct error *err)
 
 int sysv_read(struct world *world, struct error *err)
 {
-    AUTO_CLOSE int home = own_ipc(err);
-    if (home < 0 || enter_ipc(world->ipc_ns, err) < 0)
+    AUTO_CLOSE int home = -1;
+    if (sysv_enter(world->ipc_ns, &home, err) < 0)
         return -1;
     int status = read_segments(world, err);
-    if (setns(home, CLONE_NEWIPC) < 0)
-        return fail_errno(err, "cannot return to the host's IPC namespace");
-    return status;
-}
-
-static int write_text(const char *path, const char *text)
-{
-    AUTO_CLOSE int fd = open(path, O_WRONLY | O_CLOEXEC);
-    return fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text) ? 0 : -1;
+    if (status == 0)
+        status = sysv_queues_read(err);
+    return sysv_leave(home, err) < 0 ? -1 : status;
 }
 
 static int make_segment(struct branch *branch, const struct shared_object *object, struct error *err)
 {
-    char id_text[24];
-    snprintf(id_text, sizeof id_text, "%d", (int)object->inode);
-    if (write_text("/proc/sys/kernel/shm_next_id", id_text) < 0)
-        return fail_errno(err, "cannot choose the id of SysV segment %s", id_text);
-    int id = shmget(object->key, object->size, IPC_CREAT | IPC_EXCL | (int)(object->mode & 0777));
-    if (id != (int)object->inode)
-        return fail_errno(err, "the SysV segment %s got the id %d", id_text, id);
+    int wanted = (int)object->inode;
+    if (sysv_choose_id("shm_next_id", wanted, err) < 0 || sysv_act_as(object->creator_uid, object->creator_gid, err) < 0)
+        return -1;
+    int id = shmget(object->key, object->size, IPC_CREAT | IPC_EXCL | (int)(object->mode & 0777)), number = errno;
+    if (sysv_act_as(0, 0, err) < 0)
+        return -1;
+    errno = number;
+    if (id != wanted)
+        return fail_errno(err, "the SysV segment %d got the id %d", wanted, id);
     struct shmid_ds ds;
     if (shmctl(id, IPC_STAT, &ds) == 0) {
         ds.shm_perm.uid = object->uid;
         ds.shm_perm.gid = object->gid;
         if (shmctl(id, IPC_SET, &ds) < 0)
-            return fail_errno(err, "cannot set the owner of SysV segment %s", id_text);
+            return fail_errno(err, "cannot set the owner of SysV segment %d", id);
     }
     branch->attached[object->index] = shmat(id, NULL, 0);
     if (branch->attached[object->index] == (void *)-1)
-        return fail_errno(err, "cannot attach the SysV segment %s of the branch", id_text);
+        return fail_errno(err, "cannot attach the SysV segment %d of the branch", id);
     return 0;
 }
 
-static int in_branch_ipc(struct world *world, struct branch *branch, int (*work)(struct branch *, const struct shared_object *, struct error *),
-                         struct error *err)
+static int each_segment(struct world *world, struct branch *branch, int (*work)(struct branch *, const struct shared_object *, struct error *),
+                        struct error *err)
 {
-    bool any = false;
+    for (int i = 0; i < world->shared->count; i++)
+        if (world->shared->list[i]->kind == SHARED_SYSV && work(branch, world->shared->list[i], err) < 0)
+            return -1;
+    return 0;
+}
+
+static bool has_segments(struct world *world)
+{
     for (int i = 0; i < shared_objects(world)->count; i++)
-        any |= world->shared->list[i]->kind == SHARED_SYSV;
-    if (!any)
-        return 0;
-    AUTO_CLOSE int home = own_ipc(err);
-    if (home < 0 || enter_ipc(branch->ipc_ns, err) < 0)
-        return -1;
-    int status = 0;
-    for (int i = 0; i < world->shared->count && status == 0; i++)
         if (world->shared->list[i]->kind == SHARED_SYSV)
-            status = work(branch, world->shared->list[i], err);
-    if (setns(home, CLONE_NEWIPC) < 0)
-        return fail_errno(err, "cannot return to the host's IPC namespace");
-    return status;
+            return true;
+    return false;
 }
 
 int sysv_make(struct world *world, struct branch *branch, struct error *err)
 {
-    return in_branch_ipc(world, branch, make_segment, err);
+    AUTO_CLOSE int home = -1;
+    if (!has_segments(world) && sysv_queue_count() == 0 && sysv_semaphore_count() == 0)
+        return 0;
+    if (sysv_enter(branch->ipc_ns, &home, err) < 0)
+        return -1;
+    int status = each_segment(world, branch, make_segment, err);
+    if (status == 0)
+        status = sysv_queues_make(err);
+    if (status == 0)
+        status = sysv_semaphores_make(err);
+    return sysv_leave(home, err) < 0 ? -1 : status;
 }
 
 int64_t sysv_fill(const struct shared_object *object, char *to)
@@ -146,5 +182,11 @@ static int remove_segment(struct branch *branch, const struct shared_object *obj
 
 int sysv_finish(struct world *world, struct branch *branch, struct error *err)
 {
-    return in_branch_ipc(world, branch, remove_segment, err);
+    AUTO_CLOSE int home = -1;
+    if (!has_segments(world))
+        return 0;
+    if (sysv_enter(branch->ipc_ns, &home, err) < 0)
+        return -1;
+    int status = each_segment(world, branch, remove_segment, err);
+    return sysv_leave(home, err) < 0 ? -1 : status;
 }

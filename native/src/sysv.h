@@ -1,16 +1,53 @@
-/* SysV shared memory segments, as a kind of shared object (shared.h). */
+/* System V shared memory, semaphores and message queues of the source's IPC namespace. */
 #ifndef TCLONE_SYSV_H
 #define TCLONE_SYSV_H
+
+#include <sys/ipc.h>
 
 #include "shared.h"
 
 /* The segments of the source's IPC namespace, attached or not. */
 int sysv_read(struct world *world, struct error *err);
-/* In a branch: make them, attached to this program so that it can fill them. */
+/* In a branch: make them, attached to this program so that it can fill them; semaphores and queues with their content. */
 int sysv_make(struct world *world, struct branch *branch, struct error *err);
 /* Copy the content; returns bytes. Thread-safe. */
 int64_t sysv_fill(const struct shared_object *object, char *to);
 /* Let go of them, and mark removed what was. */
 int sysv_finish(struct world *world, struct branch *branch, struct error *err);
+
+/* ---- sysv_queues.c: both need no help but this thread being in the right IPC namespace ---- */
+
+/* Whose an object is, and under which id and key it is known. */
+struct sysv_identity {
+    int id, key;
+    mode_t mode;
+    uid_t uid, creator_uid;
+    gid_t gid, creator_gid;
+};
+struct sysv_identity sysv_identity(int id, const struct ipc_perm *perm);
+
+/* Message queues: read, with every message, and make again. */
+int sysv_queues_read(struct error *err);
+int sysv_queues_make(struct error *err);
+int sysv_queue_count(void);
+
+/* ---- sysv_semaphores.c ---- */
+
+/* Must come before the processes are asked, since only they can be asked for their SEM_UNDO adjustments. */
+int sysv_semaphores_read(struct world *world, struct error *err);
+int sysv_semaphores_make(struct error *err);
+int sysv_semaphore_count(void);
+/* The last process to have changed each semaphore. */
+void sysv_semaphores_emit(struct plan *plan);
+
+/* ---- for the three of them ---- */
+
+/* Go on in the IPC namespace `ns`, and back to the one that this function returned as *home. */
+int sysv_enter(int ns, int *home, struct error *err);
+int sysv_leave(int home, struct error *err);
+/* The next object made by the same syscall gets this id: `file` is shm_next_id, sem_next_id or msg_next_id. */
+int sysv_choose_id(const char *file, int id, struct error *err);
+/* Make objects as this user, who is then recorded as their creator; 0, 0 = root again. */
+int sysv_act_as(uid_t uid, gid_t gid, struct error *err);
 
 #endif

@@ -15,6 +15,7 @@ const struct part *const parts[] = {
     &part_interval_timers,
     &part_posix_timers,
     &part_pending_signals,      /* after the actions: setting one to ignore would discard them */
+    &part_semaphore_undo,
     &part_process,
     &part_credentials,
     &part_after_credentials,
