@@ -228,9 +228,11 @@ static int tty_link(struct world *world, struct error *err)
     for (int i = 0; i < pty_count; i++) {
         struct pty *pty = ptys[i];
         read_node(world, pty);
-        if (pty->master && (read_settings(pty, err) < 0 || tty_queue_capture(pty, err) < 0))
+        if (pty->master && read_settings(pty, err) < 0)
             return -1;
     }
+    if (tty_queues_capture(world, ptys, pty_count, err) < 0)
+        return -1;
     return find_sessions(world, err);
 }
 
@@ -343,9 +345,9 @@ static void emit_pty(struct batch *batch, const struct pty *pty)
         EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_close, pty->master_cell);
         return;
     }
-    tty_queue_emit(batch, pty, path, what);
     uint64_t slot = SLOT(batch->plan, pty->master);
     EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_dup3, pty->master_cell, slot, 0);
+    tty_queue_emit(batch, pty, path, what);
     EMIT(batch, what, SYS_fcntl, slot, F_SETFL, (uint64_t)(pty->master->flags & O_NONBLOCK));
     emit_settings(batch, pty, what);
     EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_close, pty->master_cell);

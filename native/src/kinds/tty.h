@@ -14,6 +14,8 @@ struct tty_bytes {
     size_t size;
 };
 
+enum stopped { NOT_STOPPED, STOPPED_BY_CHARACTER, STOPPED_BY_CALL };      /* ^S; tcflow(TCOOFF) */
+
 struct pty {
     int index;
     const struct description *first, *master, *slave;   /* slave: one of them */
@@ -26,12 +28,16 @@ struct pty {
     int foreground;             /* process group; 0 = none */
     struct tty_bytes output;    /* written to a slave, not read from the master yet */
     struct tty_bytes input;     /* written to the master, not read from a slave yet */
+    enum stopped stopped;       /* its output */
+    int queue_aux;              /* slot of a slave that is open while the queues are filled */
     uint64_t master_cell;       /* holds the master's temporary number while the batch runs */
 };
 
-/* Take unread bytes out of the frozen source's pty and put them back at once, keeping a copy. */
-int tty_queue_capture(struct pty *pty, struct error *err);
-/* Put them into the pty of a branch; master_cell is open, its settings are not made yet. */
+/* Take unread bytes out of the frozen source's ptys and put them back at once, keeping a copy. */
+int tty_queues_capture(struct world *world, struct pty **ptys, int count, struct error *err);
+/* Put them into the pty of a branch, whose master is at its slot; its settings are not made yet. */
 void tty_queue_emit(struct batch *batch, const struct pty *pty, uint64_t slave_path, const char *what);
+/* The settings with which the stop character stops output. */
+struct termios2 tty_stopping_termios(const struct pty *pty);
 
 #endif
