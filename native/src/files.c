@@ -41,7 +41,7 @@ static int open_in(int root, const char *path, int flags, mode_t mode)
 
 bool files_path_is(const struct world *world, const char *path, uint64_t inode)
 {
-    AUTO_CLOSE int fd = open_in(world->root, path, O_PATH, 0);
+    AUTO_CLOSE int fd = open_in(world->root, path, O_PATH | O_NOFOLLOW, 0);
     struct stat st;
     return fd >= 0 && fstat(fd, &st) == 0 && st.st_ino == inode;
 }

@@ -1,8 +1,8 @@
 #include "shared.h"
 #include "files.h"
 #include "sysv.h"
+#include "tree_copy.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -15,8 +15,6 @@
 #define SHM_PREFIX "/dev/shm/"
 #define MEMFD_PREFIX "/memfd:"
 #define DELETED " (deleted)"
-#define MAX_SHM_DEPTH 16
-#define MAX_SHM_ENTRIES 100000
 
 static bool starts(const char *text, const char *prefix) { return strncmp(text, prefix, strlen(prefix)) == 0; }
 
@@ -145,105 +143,6 @@ int shared_bind_maps(struct world *world, struct error *err)
 
 /* ---- /dev/shm ---- */
 
-/* Every directory and every file with a name; files that are open or mapped are objects, the others are copied here. */
-static int copy_tree(struct world *world, struct branch *branch, int from, int to, const char *prefix, int depth, int *budget, struct error *err);
-
-static int copy_small_file(int from, int to, const struct stat *st, const char *name, struct error *err)
-{
-    if (ftruncate(to, st->st_size) < 0)
-        return fail_errno(err, "cannot size /dev/shm/%s", name);
-    if (st->st_size == 0)
-        return 0;
-    char *data = mmap(NULL, (size_t)st->st_size, PROT_READ, MAP_SHARED, from, 0);
-    if (data == MAP_FAILED)
-        return fail_errno(err, "cannot map /dev/shm/%s", name);
-    int status = 0;
-    for (off_t at = 0; at < st->st_size && status == 0;) {
-        off_t start = lseek(from, at, SEEK_DATA);
-        if (start < 0)
-            break;
-        off_t end = lseek(from, start, SEEK_HOLE);
-        if (pwrite(to, data + start, (size_t)(end - start), start) != end - start)
-            status = fail_errno(err, "cannot copy /dev/shm/%s", name);
-        at = end;
-    }
-    munmap(data, (size_t)st->st_size);
-    return status;
-}
-
-static int copy_entry(struct world *world, struct branch *branch, int from, int to, const char *name, const char *path, int depth, int *budget,
-                      struct error *err)
-{
-    struct stat st;
-    if (fstatat(from, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
-        return 0;
-    if (S_ISDIR(st.st_mode)) {
-        if (mkdirat(to, name, 0700) < 0)
-            return fail_errno(err, "cannot make /dev/shm/%s", path);
-        AUTO_CLOSE int from_child = openat(from, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        AUTO_CLOSE int to_child = openat(to, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (from_child < 0 || to_child < 0)
-            return fail_errno(err, "cannot open /dev/shm/%s", path);
-        if (copy_tree(world, branch, from_child, to_child, path, depth + 1, budget, err) < 0)
-            return -1;
-    } else if (S_ISLNK(st.st_mode)) {
-        char target[4096];
-        ssize_t length = readlinkat(from, name, target, sizeof target - 1);
-        target[length < 0 ? 0 : length] = 0;
-        if (length < 0 || symlinkat(target, to, name) < 0)
-            return fail_errno(err, "cannot copy the link /dev/shm/%s", path);
-    } else if (S_ISREG(st.st_mode)) {
-        int fd = openat(to, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-        if (fd < 0)
-            return fail_errno(err, "cannot make /dev/shm/%s", path);
-        struct shared_object *object = find_object(world, (uint64_t)major(st.st_dev) << 32 | minor(st.st_dev), st.st_ino, false);
-        if (object) {
-            branch->objects[object->index] = fd;
-        } else {
-            AUTO_CLOSE int copy = fd;
-            AUTO_CLOSE int source = openat(from, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-            if (source < 0 || copy_small_file(source, copy, &st, path, err) < 0)
-                return fail_errno(err, "cannot copy /dev/shm/%s", path);
-        }
-    } else if (!S_ISSOCK(st.st_mode)) {
-        if (mknodat(to, name, st.st_mode, st.st_rdev) < 0)
-            return fail_errno(err, "cannot make /dev/shm/%s", path);
-    } else {
-        return 0;               /* sockets are bound again by their kind */
-    }
-    if (fchownat(to, name, st.st_uid, st.st_gid, AT_SYMLINK_NOFOLLOW) < 0)
-        return fail_errno(err, "cannot set the owner of /dev/shm/%s", path);
-    if (!S_ISLNK(st.st_mode) && fchmodat(to, name, st.st_mode & 07777, 0) < 0)
-        return fail_errno(err, "cannot set the mode of /dev/shm/%s", path);
-    struct timespec times[2] = { st.st_atim, st.st_mtim };
-    utimensat(to, name, times, AT_SYMLINK_NOFOLLOW);
-    return 0;
-}
-
-static int copy_tree(struct world *world, struct branch *branch, int from, int to, const char *prefix, int depth, int *budget, struct error *err)
-{
-    if (depth > MAX_SHM_DEPTH)
-        return fail(err, "limit", "/dev/shm/%s is nested deeper than %d", prefix, MAX_SHM_DEPTH);
-    int listing = openat(from, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *directory = listing < 0 ? NULL : fdopendir(listing);
-    if (!directory)
-        return fail_errno(err, "cannot list /dev/shm/%s", prefix);
-    int status = 0;
-    struct dirent *entry;
-    while (status == 0 && (entry = readdir(directory))) {
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
-            continue;
-        char path[1024];
-        snprintf(path, sizeof path, "%s%s%s", prefix, *prefix ? "/" : "", entry->d_name);
-        if (--*budget < 0)
-            status = fail(err, "limit", "/dev/shm holds more than %d entries", MAX_SHM_ENTRIES);
-        else
-            status = copy_entry(world, branch, from, to, entry->d_name, path, depth, budget, err);
-    }
-    closedir(directory);
-    return status;
-}
-
 static int open_shm(const char *format, pid_t pid, struct error *err)
 {
     char path[64];
@@ -254,14 +153,30 @@ static int open_shm(const char *format, pid_t pid, struct error *err)
     return fd;
 }
 
+/* Files that are open or mapped are objects, which have their content copied later, by several threads. */
+struct shm_copy {
+    struct world *world;
+    struct branch *branch;
+};
+
+static bool claim_object(void *context, const struct stat *st, int fd)
+{
+    struct shm_copy *copy = context;
+    struct shared_object *object = find_object(copy->world, (uint64_t)major(st->st_dev) << 32 | minor(st->st_dev), st->st_ino, false);
+    if (object)
+        copy->branch->objects[object->index] = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    return object;
+}
+
 static int copy_shm(struct world *world, struct branch *branch, struct error *err)
 {
     AUTO_CLOSE int from = open_shm("/proc/%d/root/dev/shm", world->source_pid, err);
     AUTO_CLOSE int to = open_shm("/proc/%d/root/dev/shm", branch->init, err);
-    int budget = MAX_SHM_ENTRIES;
     if (from < 0 || to < 0)
         return -1;
-    return copy_tree(world, branch, from, to, "", 0, &budget, err);
+    struct shm_copy context = { world, branch };
+    struct tree_copy copy = { .label = "/dev/shm", .from = from, .to = to, .claim = claim_object, .context = &context };
+    return tree_copy(&copy, err);
 }
 
 /* ---- in a branch ---- */
@@ -331,27 +246,9 @@ int64_t shared_fill(struct world *world, struct branch *branch, int index, struc
     struct shared_object *object = world->shared->list[index];
     if (object->kind == SHARED_SYSV)
         return sysv_fill(object, branch->attached[index]);
-    if (object->size == 0)
-        return 0;
-    char *data = mmap(NULL, object->size, PROT_READ, MAP_SHARED, object->source, 0);
-    if (data == MAP_FAILED)
-        return fail_errno(err, "cannot map the shared memory %s", object->name);
-    int64_t copied = 0;
-    for (off_t at = 0; (uint64_t)at < object->size;) {
-        off_t start = lseek(object->source, at, SEEK_DATA);
-        if (start < 0)
-            break;
-        off_t end = lseek(object->source, start, SEEK_HOLE);
-        if (end <= start)
-            break;
-        if (pwrite(branch->objects[index], data + start, (size_t)(end - start), start) != end - start) {
-            munmap(data, object->size);
-            return fail_errno(err, "cannot fill the shared memory %s of the branch", object->name);
-        }
-        copied += end - start;
-        at = end;
-    }
-    munmap(data, object->size);
+    int64_t copied = copy_extents(object->source, branch->objects[index], object->size);
+    if (copied < 0)
+        return fail_errno(err, "cannot fill the shared memory %s of the branch", object->name);
     return copied;
 }
 
