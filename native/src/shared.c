@@ -1,5 +1,6 @@
 #include "shared.h"
 #include "files.h"
+#include "mount_enter.h"
 #include "sysv.h"
 #include "tree_copy.h"
 
@@ -168,11 +169,25 @@ static bool claim_object(void *context, const struct stat *st, int fd)
     return object;
 }
 
+static int copy_of_shm(void *context, struct error *err)
+{
+    (void)context;
+    return mount_copy("/dev/shm", err);
+}
+
+static int open_source_shm(struct world *world, struct error *err)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/ns/mnt", world->source_pid);
+    AUTO_CLOSE int mnt_ns = open(path, O_RDONLY | O_CLOEXEC);
+    return mnt_ns < 0 ? fail_errno(err, "cannot open %s", path) : mount_enter(mnt_ns, copy_of_shm, NULL, err);
+}
+
 static int copy_shm(struct world *world, struct branch *branch, struct error *err)
 {
-    AUTO_CLOSE int from = open_shm("/proc/%d/root/dev/shm", world->source_pid, err);
-    AUTO_CLOSE int to = open_shm("/proc/%d/root/dev/shm", branch->init, err);
-    if (from < 0 || to < 0)
+    AUTO_CLOSE int from = open_source_shm(world, err);
+    AUTO_CLOSE int to = from < 0 ? -1 : open_shm("/proc/%d/root/dev/shm", branch->init, err);
+    if (to < 0)
         return -1;
     struct shm_copy context = { world, branch };
     struct tree_copy copy = { .label = "/dev/shm", .from = from, .to = to, .claim = claim_object, .context = &context };
