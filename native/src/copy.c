@@ -95,7 +95,8 @@ static void plan_jobs(struct copier *copier)
 {
     struct world *world = copier->world;
     for (int i = 0; world->shared && i < world->shared->count; i++)
-        add_job(copier, (struct job){ .process = -1, .object = i });
+        if (!shared_filled_early(world->shared->list[i]))
+            add_job(copier, (struct job){ .process = -1, .object = i });
     for (int i = 0; i < world->process_count; i++)
         if (!world->processes[i]->zombie)
             plan_process(copier, i);
@@ -103,19 +104,12 @@ static void plan_jobs(struct copier *copier)
 
 /* ---- copying ---- */
 
-static void branch_failed(struct copier *copier, struct branch *branch, const struct error *err)
+/* The first error of the source (&copier->err) or of a branch stands. */
+static void record_error(struct copier *copier, struct error *of, const struct error *err)
 {
     pthread_mutex_lock(&copier->lock);
-    if (!branch->err.code)
-        branch->err = *err;
-    pthread_mutex_unlock(&copier->lock);
-}
-
-static void source_failed(struct copier *copier, const struct error *err)
-{
-    pthread_mutex_lock(&copier->lock);
-    if (!copier->err.code)
-        copier->err = *err;
+    if (!of->code)
+        *of = *err;
     pthread_mutex_unlock(&copier->lock);
 }
 
@@ -241,14 +235,14 @@ static void copy_pieces(struct copier *copier, int index, int first, int last, c
 {
     struct error err = { 0 };
     if (read_pieces(copier, index, first, last, buffer, &err) < 0) {
-        source_failed(copier, &err);
+        record_error(copier, &copier->err, &err);
         return;
     }
     for (int i = 0; i < copier->branch_count; i++) {
         struct branch *branch = &copier->branches[i];
         err.code = NULL;
         if (!branch->err.code && write_pieces(copier, branch, index, first, last, buffer, &err) < 0)
-            branch_failed(copier, branch, &err);
+            record_error(copier, &branch->err, &err);
     }
 }
 
@@ -285,7 +279,7 @@ static void run_object_job(struct copier *copier, const struct job *job)
             continue;
         int64_t bytes = shared_fill(copier->world, branch, job->object, &err);
         if (bytes < 0)
-            branch_failed(copier, branch, &err);
+            record_error(copier, &branch->err, &err);
         else if (i == 0)
             __atomic_add_fetch(&copier->bytes, bytes, __ATOMIC_SEQ_CST);
     }
@@ -298,7 +292,7 @@ static void *run_jobs(void *argument)
     if (buffer == MAP_FAILED) {
         struct error err = { 0 };
         fail_errno(&err, "cannot map a copy buffer");
-        source_failed(copier, &err);
+        record_error(copier, &copier->err, &err);
         return NULL;
     }
     for (;;) {

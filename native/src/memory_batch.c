@@ -102,7 +102,15 @@ static int map_flags(const struct vma *vma)
     return flags;
 }
 
-/* An object that was opened for reading only cannot be made writable by mprotect: neither can it be in the branch. */
+/*
+ * What was opened for reading only cannot be made writable by mprotect: neither can it be in the branch. The same holds for what was mapped when
+ * the object was sealed against writing; objects with F_SEAL_WRITE are sealed before they are mapped here too (shared.c).
+ */
+static bool wants_readonly_object(const struct vma *vma)
+{
+    return vma->shared && !has(vma, MEMORY_MAY_WRITE) && !(has(vma, MEMORY_OPEN_FOR_WRITING) && shared_filled_early(vma->object));
+}
+
 static void emit_readonly_object(struct context *context, const struct vma *vma)
 {
     char path[64];
@@ -126,7 +134,7 @@ static int emit_vma(struct context *context, const struct vma *vma, struct error
         offset = vma->offset;
     }
     if (vma->kind == VMA_SHARED_OBJECT) {
-        if (vma->shared && !has(vma, MEMORY_MAY_WRITE)) {
+        if (wants_readonly_object(vma)) {
             emit_readonly_object(context, vma);
             return 0;
         }

@@ -152,7 +152,9 @@ static void learn_bits(const struct vma_record *records, ssize_t count, char *sa
     bits[MEMORY_LOCKED_ON_FAULT] &= ~bits[MEMORY_LOCKED];
     bits[MEMORY_DROPPABLE] &= ~(bits[MEMORY_NO_RESERVE] | bits[MEMORY_WIPE_ON_FORK] | bits[MEMORY_DONT_DUMP]);
     bits[MEMORY_ACCOUNTED] = flags_at(records, count, samples[MEMORY_ACCOUNTED]) & ~flags_at(records, count, readable);
-    bits[MEMORY_MAY_WRITE] = flags_at(records, count, samples[MEMORY_MAY_WRITE]) & ~flags_at(records, count, shared);
+    uint64_t of_writers = flags_at(records, count, samples[MEMORY_MAY_WRITE]) & ~flags_at(records, count, shared);
+    bits[MEMORY_MAY_WRITE] = of_writers & base;     /* as every private mapping has it */
+    bits[MEMORY_OPEN_FOR_WRITING] = of_writers & ~base;
     uint64_t known = base;
     for (int i = 0; i < MEMORY_ATTRIBUTES; i++)
         known |= bits[i];
@@ -169,10 +171,11 @@ static void *learn(void *unused)
     char *samples[MEMORY_ATTRIBUTES] = { 0 };
     make_samples(samples);
     const char *plain = sample_page(PROT_READ | PROT_WRITE, MAP_PRIVATE, -1), *readable = sample_page(PROT_READ, MAP_PRIVATE, -1);
+    const char *shared = shared_page(false);
     struct vma_record *records = NULL;
     ssize_t count = vma_reader_read(reader, (pid_t)syscall(SYS_gettid), &records);
-    if (count > 0 && flags_at(records, count, plain))
-        learn_bits(records, count, samples, plain, readable, shared_page(false));
+    if (count > 0 && flags_at(records, count, plain) && flags_at(records, count, readable) && flags_at(records, count, shared))
+        learn_bits(records, count, samples, plain, readable, shared);
     else
         close_fd(&reader);
     free(records);
@@ -228,7 +231,7 @@ static uint32_t attribute_of_mnemonic(const char *two)
         { "gd", MEMORY_GROWS_DOWN }, { "lo", MEMORY_LOCKED }, { "lf", MEMORY_LOCKED_ON_FAULT }, { "dc", MEMORY_DONT_FORK },
         { "wf", MEMORY_WIPE_ON_FORK }, { "dd", MEMORY_DONT_DUMP }, { "mg", MEMORY_MERGEABLE }, { "hg", MEMORY_HUGE }, { "nh", MEMORY_NOT_HUGE },
         { "rr", MEMORY_RANDOM }, { "sr", MEMORY_SEQUENTIAL }, { "nr", MEMORY_NO_RESERVE }, { "ac", MEMORY_ACCOUNTED }, { "dp", MEMORY_DROPPABLE },
-        { "sl", MEMORY_SEALED }, { "mw", MEMORY_MAY_WRITE }, { "io", MEMORY_DEVICE }, { "pf", MEMORY_DEVICE }, { "um", MEMORY_USERFAULT },
+        { "sl", MEMORY_SEALED }, { "mw", MEMORY_MAY_WRITE }, { "sh", MEMORY_OPEN_FOR_WRITING }, { "io", MEMORY_DEVICE }, { "pf", MEMORY_DEVICE }, { "um", MEMORY_USERFAULT },
         { "uw", MEMORY_USERFAULT }, { "ui", MEMORY_USERFAULT }, { "ss", MEMORY_SHADOW_STACK },
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)

@@ -233,6 +233,18 @@ static int make_object(struct branch *branch, const struct shared_object *object
     return 0;
 }
 
+bool shared_filled_early(const struct shared_object *object)
+{
+    return object->kind == SHARED_MEMFD && object->seals > 0 && object->seals & F_SEAL_WRITE;
+}
+
+static int add_seals(const struct branch *branch, const struct shared_object *object, struct error *err)
+{
+    if (fcntl(branch->objects[object->index], F_ADD_SEALS, object->seals) < 0)
+        return fail_errno(err, "cannot seal the memfd %s", object->name);
+    return 0;
+}
+
 int shared_make(struct world *world, struct branch *branch, struct error *err)
 {
     struct shared_objects *all = shared_objects(world);
@@ -247,6 +259,8 @@ int shared_make(struct world *world, struct branch *branch, struct error *err)
         if (object->kind == SHARED_SYSV)
             continue;
         if (make_object(branch, object, err) < 0)
+            return -1;
+        if (shared_filled_early(object) && (shared_fill(world, branch, i, err) < 0 || add_seals(branch, object, err) < 0))
             return -1;
         int copy = fcntl(branch->objects[i], F_DUPFD_CLOEXEC, 0);
         if (copy < 0)
@@ -271,9 +285,9 @@ int shared_finish(struct world *world, struct branch *branch, struct error *err)
 {
     for (int i = 0; i < shared_objects(world)->count; i++) {
         struct shared_object *object = world->shared->list[i];
-        if (object->kind == SHARED_MEMFD && object->seals > 0 && object->seals != F_SEAL_SEAL
-            && fcntl(branch->objects[i], F_ADD_SEALS, object->seals) < 0)
-            return fail_errno(err, "cannot seal the memfd %s", object->name);
+        if (object->kind == SHARED_MEMFD && object->seals > 0 && object->seals != F_SEAL_SEAL && !shared_filled_early(object)
+            && add_seals(branch, object, err) < 0)
+            return -1;
     }
     return sysv_finish(world, branch, err);
 }

@@ -41,8 +41,10 @@ int shared_bind_maps(struct world *world, struct error *err);
 struct shared_objects *shared_objects(struct world *world);
 struct shared_object *shared_add(struct world *world);
 
-/* In a branch: make every object (no content yet) and all files of /dev/shm. */
+/* In a branch: make every object (no content yet, with the exception below) and all files of /dev/shm. */
 int shared_make(struct world *world, struct branch *branch, struct error *err);
+/* Sealed against writing: its content and its seals come before any mapping, by shared_make. */
+bool shared_filled_early(const struct shared_object *object);
 /* Copy the content of object `index` into a branch; returns bytes or -1. Thread-safe. */
 int64_t shared_fill(struct world *world, struct branch *branch, int index, struct error *err);
 /* After every mapping exists: seals, removal marks. */
