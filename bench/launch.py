@@ -97,10 +97,10 @@ async def _desktop(client: EngineClient, workload: Workload) -> Launched:
     began = time.monotonic()
     workspace = await client.launch(workload.image, wait=True)
     try:
-        windows = await _windows(client, workspace["id"])
+        before = await windows(client, workspace["id"])
         for application in _APPLICATIONS:
             await _start_application(client, workspace["id"], application)
-        await _wait_for_windows(client, workspace["id"], windows + len(_APPLICATIONS))
+        await _wait_for_windows(client, workspace["id"], before + len(_APPLICATIONS))
         milliseconds = (time.monotonic() - began) * 1000
         await _settle(client, workspace["id"])
         stats = await client.stats(workspace["id"])
@@ -119,7 +119,8 @@ async def _start_application(client: EngineClient, workspace: str, application: 
         raise Internal(f"`{application}` did not start in {workspace}: {err.decode(errors='replace').strip() or status}")
 
 
-async def _windows(client: EngineClient, workspace: str) -> int:
+async def windows(client: EngineClient, workspace: str) -> int:
+    """How many windows the desktop shows. Raises EngineError."""
     status, out, err = await client.run(workspace, ["wmctrl", "-l"], user=_DESKTOP_USER, env=_DESKTOP_ENVIRONMENT)
     if status != 0:
         raise Internal(f"wmctrl failed in {workspace}: {err.decode(errors='replace').strip() or status}")
@@ -128,7 +129,7 @@ async def _windows(client: EngineClient, workspace: str) -> int:
 
 async def _wait_for_windows(client: EngineClient, workspace: str, count: int) -> None:
     deadline = time.monotonic() + _WINDOW_SECONDS
-    while (seen := await _windows(client, workspace)) < count:
+    while (seen := await windows(client, workspace)) < count:
         if time.monotonic() > deadline:
             raise Internal(f"{workspace} shows {seen} of {count} windows after {_WINDOW_SECONDS:g} s")
         await asyncio.sleep(_POLL_SECONDS)
