@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import shutil
@@ -23,37 +24,47 @@ PLACE = "/opt/applications"
 
 
 @pytest.fixture(scope="package")
-def data() -> Iterator[Path]:
-    """A data directory with a short path, which Unix sockets need."""
+def host() -> Iterator[LeakCounter]:
+    """Counts what the host holds before the engine starts and after it ended."""
+    counter = LeakCounter()
+    counter.start()
+    yield counter
+    counter.check(within=20.0)
+
+
+@pytest.fixture(scope="package")
+def engine(host: LeakCounter) -> Iterator[Engine]:
+    """A running engine that has the image, for all tests: filling the pool takes longer than most of them."""
+    # A short path, which Unix sockets need.
     directory = Path(tempfile.mkdtemp(prefix="tclone-app-", dir="/tmp"))
-    yield directory / "data"
-    shutil.rmtree(directory)
-
-
-@pytest.fixture
-async def engine(data: Path, leaks: LeakCounter) -> AsyncIterator[Engine]:
-    """A running engine that has the image; everything it made must be gone after the test."""
     variables = {"TCLONE_IMAGES": str(IMAGES)}
     if "TCLONE_CACHE" in os.environ:
         variables["TCLONE_CACHE"] = os.environ["TCLONE_CACHE"]
-    made = Engine(data, data.parent / "run", variables)
-    leaks.own(data.parent)
-    await made.start()
+    made = Engine(directory / "data", directory / "run", variables)
+    host.own_engine(made.config.data, made.run)
     try:
-        async with made.client() as client:
-            async for _ in client.build(IMAGE):
-                pass
+        asyncio.run(_start(made))
         yield made
+        asyncio.run(made.remove_everything())
     finally:
-        await made.remove_everything()
-        status = await made.stop()
+        status = asyncio.run(made.stop())
+        shutil.rmtree(directory)
     assert status == 0
+
+
+async def _start(engine: Engine) -> None:
+    await engine.start()
+    async with engine.client() as client:
+        async for _ in client.build(IMAGE):
+            pass
 
 
 @pytest.fixture
 async def client(engine: Engine) -> AsyncIterator[EngineClient]:
+    """A client; the workspaces of a test are removed after it."""
     async with engine.client() as connected:
         yield connected
+    await engine.remove_everything()
 
 
 @pytest.fixture(scope="session")

@@ -56,6 +56,9 @@ def start() -> None:
     wait_for("the site", lambda: get("http://127.0.0.1:8000/"))
     background("screen", "Xvfb", ":8", "-screen", "0", "1024x768x24", "-nolisten", "tcp")
     wait_for("the screen", Path("/tmp/.X11-unix/X8").exists)
+    preferences = HOME / "profile" / "Default" / "Preferences"
+    preferences.parent.mkdir(parents=True)
+    preferences.write_text(json.dumps({"download": {"default_directory": str(_DOWNLOADS), "prompt_for_download": False}}))
     background(
         "browser", "chromium", "--no-first-run", "--disable-gpu", "--remote-debugging-port=9222", f"--user-data-dir={HOME}/profile",
         "--password-store=basic", "about:blank", DISPLAY=":8", HOME=str(HOME),
@@ -64,7 +67,6 @@ def start() -> None:
     for tab in _TABS:
         _call(_browser(), "Target.createTarget", url=f"http://127.0.0.1:8000/#{tab}")
         wait_for(f"tab {tab}", lambda name=tab: _state(name)["stored"] and _state(name)["received"] > 3)
-    _call(_browser(), "Browser.setDownloadBehavior", behavior="allow", downloadPath=str(_DOWNLOADS))
     _evaluate("one", "location.href = 'http://127.0.0.1:8000/download'; 1")
     wait_for("the download's start", lambda: _downloaded() > 32768)
     expect("--no-sandbox" not in _arguments(), "the browser runs without its sandbox")

@@ -40,7 +40,7 @@ def _execute(code: str) -> str:
 def start() -> None:
     HOME.mkdir(exist_ok=True)
     background(
-        "server", "jupyter", "server", "--no-browser", f"--port={_PORT}", "--ip=127.0.0.1", "--IdentityProvider.token=",
+        "server", "jupyter-server", "--no-browser", f"--port={_PORT}", "--ip=127.0.0.1", "--IdentityProvider.token=",
         "--ServerApp.password=", "--ServerApp.disable_check_xsrf=True", f"--ServerApp.root_dir={HOME}", *(["--allow-root"] if os.getuid() == 0 else []),
     )  # fmt: skip
     wait_for("the server", lambda: get(f"http://{_URL}/api"))

@@ -7,7 +7,7 @@ import subprocess
 
 from application import HOME, PATIENCE, alive, background, expect, log, main, output, wait_for
 
-_SERVER = f"unix:{HOME}/pulse"
+_SERVER = f"unix:{HOME}/sound"
 _VOLUMES = {"source": "30%", "branch-1": "40%", "branch-2": "50%"}
 
 
@@ -29,7 +29,7 @@ def start() -> None:
     (HOME / "noise").write_bytes(random.Random(1).randbytes(20_000_000))
     background(
         "server", "pulseaudio", "--daemonize=no", "-n", "--exit-idle-time=-1", "--disable-shm=no", "-L",
-        f"module-native-protocol-unix auth-anonymous=1 socket={HOME}/pulse", "-L", "module-null-sink sink_name=out", HOME=str(HOME), XDG_RUNTIME_DIR=str(HOME),
+        f"module-native-protocol-unix auth-anonymous=1 socket={HOME}/sound", "-L", "module-null-sink sink_name=out", HOME=str(HOME), XDG_RUNTIME_DIR=str(HOME),
     )  # fmt: skip
     wait_for("the server", lambda: "out" in _pactl("list", "short", "sinks"))
     background("player", "paplay", "--raw", "--rate=8000", "--channels=1", "--format=s16le", str(HOME / "noise"), PULSE_SERVER=_SERVER)
