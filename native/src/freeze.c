@@ -253,6 +253,7 @@ int freeze(struct world *world, struct error *err)
         return -1;
     }
     drop_vanished(world);
+    world->frozen_ns = monotonic_ns();
     return 0;
 }
 

@@ -78,6 +78,8 @@ interp_start:
     je .Lpark
     cmp eax, -7
     je .Lresume
+    cmp eax, -8
+    je .Ltime_left
     mov rax, -38
     jmp .Lresult
 .Lstop:
@@ -125,6 +127,31 @@ interp_start:
     xor r8d, r8d
     mov eax, 271
     syscall
+    jmp .Ladvance
+.Ltime_left:
+    mov r14, rdi
+    mov r15, rsi
+    mov rbx, rdx
+    mov rsi, rdi
+    mov edi, 1          /* CLOCK_MONOTONIC */
+    mov eax, 228        /* clock_gettime */
+    syscall
+    mov ecx, 1000000000
+    mov rax, [r14]
+    imul rax, rcx
+    add rax, [r14+8]
+    sub r15, rax
+    cmp r15, rbx
+    jge 1f
+    mov r15, rbx
+1:  mov rax, r15
+    xor edx, edx
+    div rcx
+    mov [r14], rax
+    mov rax, rdx
+    xor edx, edx
+    div rbx
+    mov [r14+8], rax
     jmp .Ladvance
 .Lresume:
     mov r12, rdi

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef PTRACE_PEEKSIGINFO
@@ -13,6 +14,8 @@
 #define SYSCALL_INSTRUCTION_SIZE 2
 #define QUEUES 2                /* the thread's own, the process's */
 #define AT_ONCE 16
+#define NANOSECONDS 1000000000ll
+#define COUNTABLE_SECONDS 4000000000ll
 
 /* From include/linux/errno.h: what a syscall returns inside the kernel when a signal or a tracer interrupted it. */
 enum { RESTART_SYS = -512, RESTART_NO_INTERRUPT = -513, RESTART_NO_HANDLER = -514, RESTART_BLOCK = -516 };
@@ -86,6 +89,8 @@ void interrupted_conceal(struct thread *thread)
         enter_again(regs);
 }
 
+/* ---- in a branch ---- */
+
 /*
  * A sleep whose caller asked for the remaining time has it in memory: the kernel wrote it when it was interrupted. Other relative waits that the
  * kernel would continue by its restart block last their whole time again in a branch: nobody can read how much was left.
@@ -98,7 +103,48 @@ static void sleep_what_is_left(struct user_regs_struct *regs)
         regs->rdx = regs->r10;
 }
 
-void interrupted_restart(struct user_regs_struct *regs)
+/* Where the call has the time that was left when it was frozen: a timespec, or a timeval (*unit is its fraction in ns). 0 = it has none. */
+static uint64_t time_left_place(const struct user_regs_struct *regs, uint64_t *unit)
+{
+    *unit = 1;
+    switch (regs->orig_rax) {
+    case SYS_nanosleep: return regs->rsi;
+    case SYS_clock_nanosleep: return regs->rsi & TIMER_ABSTIME ? 0 : regs->r10;
+    case SYS_ppoll: return regs->rdx;
+    case SYS_pselect6: return regs->r8;
+    case SYS_select:
+        *unit = 1000;
+        return regs->r8;
+    default: return 0;
+    }
+}
+
+/* The branch goes on later than the source was frozen. A place that cannot be written keeps the time that was left then. */
+static void shorten_wait(const struct user_regs_struct *regs, int memory, uint64_t passed_ns)
+{
+    uint64_t unit;
+    int64_t left[2];
+    uint64_t place = time_left_place(regs, &unit);
+    if (!place || pread(memory, left, sizeof left, (off_t)place) != sizeof left || left[0] < 0 || left[0] >= COUNTABLE_SECONDS)
+        return;
+    int64_t nanoseconds = left[0] * NANOSECONDS + left[1] * (int64_t)unit - (int64_t)passed_ns;
+    if (nanoseconds < 0)
+        nanoseconds = 0;
+    left[0] = nanoseconds / NANOSECONDS;
+    left[1] = nanoseconds % NANOSECONDS / (int64_t)unit;
+    if (pwrite(memory, left, sizeof left, (off_t)place) < 0)
+        return;
+}
+
+/* Of a poll with a timeout at least the time since the freeze has passed. */
+static void shorten_poll(struct user_regs_struct *regs, uint64_t passed_ns)
+{
+    int milliseconds = (int)regs->rdx, passed = (int)(passed_ns / 1000000);
+    if (regs->orig_rax == SYS_poll && milliseconds > 0)
+        regs->rdx = (uint64_t)(milliseconds > passed ? milliseconds - passed : 0);
+}
+
+void interrupted_restart(struct user_regs_struct *regs, int memory, uint64_t passed_ns)
 {
     bool in_syscall = (long)regs->orig_rax >= 0;
     if (in_syscall) {
@@ -108,12 +154,17 @@ void interrupted_restart(struct user_regs_struct *regs)
                 regs->rax = (uint64_t)-EINTR;       /* the block it would go on by is not here */
                 break;
             }
+            shorten_wait(regs, memory, passed_ns);
+            shorten_poll(regs, passed_ns);
             sleep_what_is_left(regs);
+            enter_again(regs);
+            break;
+        case RESTART_NO_HANDLER:
+            shorten_wait(regs, memory, passed_ns);
             enter_again(regs);
             break;
         case RESTART_SYS:
         case RESTART_NO_INTERRUPT:
-        case RESTART_NO_HANDLER:
             enter_again(regs);
         }
     }

@@ -9,7 +9,8 @@
  * them. Where the wait had no time limit and no signal is due, make the frozen thread (in source and branch) enter the call again instead.
  */
 void interrupted_conceal(struct thread *thread);
-/* Registers with which a branch's thread starts its interrupted call again. */
-void interrupted_restart(struct user_regs_struct *regs);
+/* Registers with which a branch's thread starts its interrupted call again. `memory` is the /proc/PID/mem of its process, `passed_ns` the time since
+ * the source was frozen: what is left of a sleep is written there. */
+void interrupted_restart(struct user_regs_struct *regs, int memory, uint64_t passed_ns);
 
 #endif

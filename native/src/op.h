@@ -34,6 +34,11 @@ enum pseudo_op {
     OP_EXPECT = -5,     /* arg[0] (usually loaded) must equal arg[1]; else the op fails with result -EILSEQ */
     OP_PARK = -6,       /* *(uint32_t *)arg[0] = 1, then sleep for at most the timespec at arg[1]; a tracer takes the thread meanwhile */
     OP_RESUME = -7,     /* become again what the struct resume_frame at arg[0] says */
+    /*
+     * Two 64-bit numbers at arg[0]: the time left until arg[1] (ns of CLOCK_MONOTONIC) as seconds and units of arg[2] ns (1: a timespec, 1000: a
+     * timeval), at least one unit. For calls that take only a relative time: the batch runs an unknown time after it was written.
+     */
+    OP_TIME_LEFT = -8,
 };
 
 /*

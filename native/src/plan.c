@@ -71,6 +71,17 @@ uint64_t emit_result_cell(struct batch *batch)
     return op->cell;
 }
 
+#define NANOSECONDS 1000000000ll
+#define COUNTABLE_SECONDS 4000000000ll  /* of 9.2 thousand million: room for the clock itself */
+
+void emit_time_left(struct batch *batch, uint64_t cell, struct timespec left, const struct timespec *captured, uint64_t unit, const char *what)
+{
+    if (left.tv_sec >= COUNTABLE_SECONDS)
+        return;
+    int64_t deadline = (left.tv_sec + captured->tv_sec) * NANOSECONDS + left.tv_nsec + captured->tv_nsec;
+    EMIT(batch, what, OP_TIME_LEFT, cell, (uint64_t)deadline, unit);
+}
+
 void emit_to_slot(struct batch *batch, const struct description *description, const char *what)
 {
     uint64_t cell = emit_result_cell(batch);

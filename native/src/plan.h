@@ -18,6 +18,8 @@
 #include "op.h"
 #include "world.h"
 
+#include <time.h>
+
 #define ARENA 0x100000000000ul  /* default address of the arena; plan->arena is the chosen one */
 
 enum stage {
@@ -62,6 +64,12 @@ int emit_op(struct batch *batch, struct op op, const char *what, ...) __attribut
 #define EMIT_FLAGS(batch, what, flag, nr, ...) emit_op((batch), (struct op){ .number = (nr), .flags = (flag), .arg = { __VA_ARGS__ } }, "%s", (what))
 /* A cell in the arena that receives the result of the op last emitted on this batch (the value is stored 64 bits wide); give its address to OP_LOAD. */
 uint64_t emit_result_cell(struct batch *batch);
+
+/*
+ * Make the batch write into the timespec (unit 1) or timeval (unit 1000, in ns) at `cell` what is left when it runs, of the time `left` that was left
+ * at `captured` (CLOCK_MONOTONIC). A time so long that it cannot be counted in ns stays as it is.
+ */
+void emit_time_left(struct batch *batch, uint64_t cell, struct timespec left, const struct timespec *captured, uint64_t unit, const char *what);
 
 /* ---- descriptors ---- */
 #define SLOT(plan, description) ((uint64_t)((plan)->world->slot_base + (description)->index))

@@ -3,7 +3,6 @@
 #include "freeze.h"
 #include "locks.h"
 #include "memory.h"
-#include "parts/parts.h"
 #include "process_batch.h"
 #include "shared.h"
 #include "sysv.h"
@@ -307,7 +306,6 @@ int rebuild_open_processes(const struct world *world, const struct compiled *com
 void rebuild_open_gate(const struct compiled *compiled, struct branch *branch, int index)
 {
     close_fd(&branch->userfaultfds[index]);
-    interval_timers_shorten(compiled->plan.world->processes[index], branch->arena_local, compiled->plan.arena);
     uint32_t *gate = (uint32_t *)(branch->arena_local + (compiled->gates - compiled->plan.arena)) + index;
     __atomic_store_n(gate, 1, __ATOMIC_SEQ_CST);
     syscall(SYS_futex, gate, FUTEX_WAKE, 1, NULL, NULL, 0);

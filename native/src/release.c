@@ -87,10 +87,10 @@ static int unmap_arena(const struct compiled *compiled, const struct process *pr
     return result == 0 ? 0 : fail(err, "internal", "%s: the arena cannot be unmapped", process_label(process));
 }
 
-static int set_thread(const struct thread *thread, pid_t tid, struct error *err)
+static int set_thread(const struct thread *thread, pid_t tid, int memory, struct error *err)
 {
     struct user_regs_struct regs = thread->regs;
-    interrupted_restart(&regs);
+    interrupted_restart(&regs, memory, monotonic_ns() - thread->process->world->frozen_ns);
     if (thread->rseq_abort)
         regs.rip = thread->rseq_abort;
     if (set_registers(tid, &regs, err) < 0)
@@ -101,14 +101,16 @@ static int set_thread(const struct thread *thread, pid_t tid, struct error *err)
     return set_signal_mask(tid, thread->signal_mask, err);
 }
 
-static int prepare_process(const struct compiled *compiled, const struct process *process, pid_t pid, pid_t *tids, struct error *err)
+static int prepare_process(const struct compiled *compiled, const struct process *process, const struct branch *branch, pid_t *tids,
+                           struct error *err)
 {
+    pid_t pid = branch->pids[process->index];
     if (take_process(compiled, process, pid, tids, err) < 0)
         return -1;
     if (unmap_arena(compiled, process, tids[0], err) < 0)
         return -1;
     for (int i = 0; i < process->thread_count; i++)
-        if (set_thread(&process->threads[i], tids[i], err) < 0)
+        if (set_thread(&process->threads[i], tids[i], branch->memory[process->index], err) < 0)
             return -1;
     if (process->threads[0].stopped_by_job_control && kill(pid, SIGSTOP) < 0)
         return fail_errno(err, "%s: cannot stop it in the branch", process_label(process));
@@ -123,7 +125,7 @@ int release_branch(const struct world *world, const struct compiled *compiled, s
         if (process->zombie)
             continue;
         tids[i] = must_alloc((size_t)process->thread_count * sizeof **tids);
-        if (prepare_process(compiled, process, branch->pids[i], tids[i], err) < 0)
+        if (prepare_process(compiled, process, branch, tids[i], err) < 0)
             return -1;          /* the engine ends the branch; nobody uses tids again */
     }
     for (int i = 0; i < world->process_count; i++)

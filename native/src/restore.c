@@ -29,6 +29,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define NEW_ROOT "/tmp"         /* an empty directory of the stage root */
@@ -95,6 +96,17 @@ static uint64_t argument(const struct op *op, int index)
     return value;
 }
 
+static void time_left(int64_t *left, int64_t deadline, int64_t unit)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    int64_t nanoseconds = deadline - (now.tv_sec * 1000000000ll + now.tv_nsec);
+    if (nanoseconds < unit)
+        nanoseconds = unit;
+    left[0] = nanoseconds / 1000000000ll;
+    left[1] = nanoseconds % 1000000000ll / unit;
+}
+
 static int64_t execute(const struct op *op)
 {
     uint64_t a[6];
@@ -102,6 +114,10 @@ static int64_t execute(const struct op *op)
         a[i] = argument(op, i);
     if (op->number == OP_EXPECT)
         return a[0] == a[1] ? (int64_t)a[0] : -EILSEQ;
+    if (op->number == OP_TIME_LEFT) {
+        time_left((int64_t *)a[0], (int64_t)a[1], (int64_t)a[2]);
+        return 0;
+    }
     long result = syscall(op->number, a[0], a[1], a[2], a[3], a[4], a[5]);
     return result == -1 ? -errno : result;
 }

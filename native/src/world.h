@@ -109,6 +109,7 @@ struct world {
     int description_count;
     int slot_base;              /* descriptor number of description 0 in a branch; above every number in use */
     int root;                   /* O_PATH directory: the root of the source's mount namespace */
+    uint64_t frozen_ns;         /* monotonic, when the last thread had stopped */
     int net_ns, ipc_ns;         /* of the source */
     struct unix_table *unix_sockets;    /* kinds/unix.c */
     struct shared_objects *shared;      /* shared.c: memfd, /dev/shm, SysV, shared anonymous memory */

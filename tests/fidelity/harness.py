@@ -30,8 +30,8 @@ from tests.fidelity import programs
 from tests.fidelity.livefork import NATIVE, Container, ForkError, ForkResult, ForkRun
 
 BUSYBOX = Path("/bin/busybox")
-_READY_SECONDS = 20.0
-_RESULT_SECONDS = 30.0
+_READY_SECONDS = 60.0
+_RESULT_SECONDS = 90.0
 _LIMITS = cgroups.Limits(memory=None, pids=None)
 _FIDELITY = "/tmp/fidelity"
 _CAP_SYS_RESOURCE = 24

@@ -6,6 +6,7 @@
 #include "../descriptors.h"
 #include "../proc.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,7 @@ struct timerfd_state {
     uint64_t ticks;             /* expirations not read yet */
     struct itimerspec spec;     /* it_value: time left when captured, 0 = disarmed or expired */
     struct timespec captured;   /* of its clock */
+    struct timespec monotonic;  /* at the same moment */
 };
 
 static bool timerfd_match(const struct description *description)
@@ -43,6 +45,7 @@ static int timerfd_capture(struct world *world, struct description *description,
      */
     if (timerfd_gettime(description->local, &state->spec) < 0)
         return fail_errno(err, "%s: cannot read it", description_label(description));
+    clock_gettime(CLOCK_MONOTONIC, &state->monotonic);
     AUTO_FREE char *text = proc_read(err, FDINFO_LIMIT, NULL, "/proc/self/fdinfo/%d", description->local);
     if (!text)
         return -1;
@@ -90,7 +93,10 @@ static int timerfd_emit(struct plan *plan, const struct description *description
             flags |= TFD_TIMER_ABSTIME;
         if (flags & TFD_TIMER_ABSTIME)
             spec.it_value = sum(spec.it_value, state->captured);
-        EMIT(batch, what, SYS_timerfd_settime, slot, (uint64_t)flags, plan_data(plan, &spec, sizeof spec), 0);
+        uint64_t place = plan_data(plan, &spec, sizeof spec);
+        if (!(flags & TFD_TIMER_ABSTIME))
+            emit_time_left(batch, place + offsetof(struct itimerspec, it_value), spec.it_value, &state->monotonic, 1, what);
+        EMIT(batch, what, SYS_timerfd_settime, slot, (uint64_t)flags, place, 0);
     }
     if (state->ticks)
         EMIT(batch, what, SYS_ioctl, slot, TFD_IOC_SET_TICKS, plan_data(plan, &state->ticks, sizeof state->ticks));

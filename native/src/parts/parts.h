@@ -13,6 +13,7 @@
 
 #define SIGNALS 64
 #define KERNEL_SIGSET_SIZE 8
+#define STEADY_CLOCKS 2         /* CLOCK_MONOTONIC, CLOCK_BOOTTIME */
 
 /* The kernel's struct for rt_sigaction; libc's differs. */
 struct kernel_sigaction {
@@ -54,17 +55,16 @@ struct posix_timer {
     int host_target;            /* the thread (SIGEV_THREAD_ID) it signals */
     int clock;
     struct itimerspec spec;     /* it_value: time left when captured */
-    struct timespec captured;
 };
 
 /* Process-wide state that no other file has. */
 struct process_state {
     struct rlimit limits[RLIM_NLIMITS];
     struct itimerval interval_timers[3];
-    uint64_t interval_timers_ns;    /* monotonic, when they were read */
-    uint64_t real_timer;            /* where ITIMER_REAL's value lies in the arena; 0 = not armed */
+    struct timespec interval_timers_read;   /* CLOCK_MONOTONIC */
     struct posix_timer *timers;
     int timer_count;
+    struct timespec timers_read[STEADY_CLOCKS];     /* of timers.c's steady clocks */
     int dumpable, child_subreaper, thp_disabled, memory_merge;
     int memory_deny_write_execute;
     int oom_score_adjust;
@@ -80,9 +80,6 @@ struct pending_signals {
 
 /* Filters of a thread that must be installed before it gives up CAP_SYS_ADMIN (seccomp.c). */
 void seccomp_emit_privileged(struct batch *batch, const struct thread *thread);
-
-/* Just before a process of a branch sets its timers: take from ITIMER_REAL, which cannot be set to an instant, what has passed since the capture. */
-void interval_timers_shorten(const struct process *process, char *arena, uint64_t arena_address);
 
 /* process->state, made when it is first needed. */
 struct process_state *process_state(struct process *process);

@@ -3,9 +3,9 @@
  * put back as an absolute one, so that it falls on the same instant on both sides.
  */
 #include "parts.h"
-#include "../freeze.h"
 #include "../proc.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,6 @@
 #define PR_TIMER_CREATE_RESTORE_IDS_GET 2
 #endif
 #define INTERVAL_TIMERS 3
-#define MICROSECONDS 1000000ll
 #define NANOSECONDS 1000000000ll
 #define PROC_LIMIT (1u << 20)
 #define MAX_TIMERS 1024
@@ -28,7 +27,7 @@
 /* ---- setitimer ---- */
 
 struct interval_memo {
-    uint64_t timers;
+    uint64_t timers, now;
 };
 
 static int interval_ask(struct query *query, void **memo, struct error *err)
@@ -40,6 +39,8 @@ static int interval_ask(struct query *query, void **memo, struct error *err)
     mine->timers = query_reserve(query, INTERVAL_TIMERS * sizeof(struct itimerval));
     for (int i = 0; i < INTERVAL_TIMERS; i++)
         ASK(query, SYS_getitimer, (uint64_t)i, mine->timers + (uint64_t)i * sizeof(struct itimerval));
+    mine->now = query_reserve(query, sizeof(struct timespec));
+    ASK(query, SYS_clock_gettime, CLOCK_MONOTONIC, mine->now);
     return 0;
 }
 
@@ -51,17 +52,8 @@ static int interval_collect(struct query *query, void *memo, struct error *err)
     const struct interval_memo *mine = memo;
     struct process_state *state = process_state(query_thread(query)->process);
     memcpy(state->interval_timers, query_read(query, mine->timers), sizeof state->interval_timers);
-    state->interval_timers_ns = monotonic_ns();
+    memcpy(&state->interval_timers_read, query_read(query, mine->now), sizeof state->interval_timers_read);
     return 0;
-}
-
-/* What is left of a time after the part of the fork that has passed; never 0, which would disarm the timer. */
-static struct timeval shortened(struct timeval left, uint64_t passed_ns)
-{
-    int64_t microseconds = left.tv_sec * MICROSECONDS + left.tv_usec - (int64_t)(passed_ns / 1000);
-    if (microseconds < 1)
-        microseconds = 1;
-    return (struct timeval){ microseconds / MICROSECONDS, microseconds % MICROSECONDS };
 }
 
 static int interval_emit(struct batch *batch, const struct thread *thread, struct error *err)
@@ -70,27 +62,19 @@ static int interval_emit(struct batch *batch, const struct thread *thread, struc
     const struct process *process = thread->process;
     if (thread != &process->threads[0])
         return 0;
-    struct process_state *state = process->state;
+    const struct process_state *state = process->state;
     for (int i = 0; i < INTERVAL_TIMERS; i++) {
         const struct itimerval *timer = &state->interval_timers[i];
         if (!timer->it_value.tv_sec && !timer->it_value.tv_usec)
             continue;
-        uint64_t value = plan_data(batch->plan, timer, sizeof *timer);
+        uint64_t place = plan_data(batch->plan, timer, sizeof *timer);
+        struct timespec left = { timer->it_value.tv_sec, timer->it_value.tv_usec * 1000 };
+        /* The other two count CPU time, which did not pass. */
         if (i == ITIMER_REAL)
-            state->real_timer = value;
-        EMIT(batch, "interval timer", SYS_setitimer, (uint64_t)i, value, 0);
+            emit_time_left(batch, place + offsetof(struct itimerval, it_value), left, &state->interval_timers_read, 1000, "interval timer");
+        EMIT(batch, "interval timer", SYS_setitimer, (uint64_t)i, place, 0);
     }
     return 0;
-}
-
-/* The other two timers count CPU time, which did not pass. */
-void interval_timers_shorten(const struct process *process, char *arena, uint64_t arena_address)
-{
-    const struct process_state *state = process->state;
-    if (!state || !state->real_timer)
-        return;
-    struct itimerval *timer = (struct itimerval *)(arena + (state->real_timer - arena_address));
-    timer->it_value = shortened(state->interval_timers[ITIMER_REAL].it_value, monotonic_ns() - state->interval_timers_ns);
 }
 
 const struct part part_interval_timers = {
@@ -101,7 +85,11 @@ const struct part part_interval_timers = {
 
 struct posix_memo {
     uint64_t specs;             /* struct itimerspec, one a timer */
+    uint64_t now;               /* struct timespec of each of the clocks below */
 };
+
+/* Clocks that nobody sets: on them a time left and a deadline are the same. */
+static const clockid_t steady_clocks[STEADY_CLOCKS] = { CLOCK_MONOTONIC, CLOCK_BOOTTIME };
 
 /*
  *     ID: 0
@@ -145,6 +133,9 @@ static int posix_ask(struct query *query, void **memo, struct error *err)
     mine->specs = query_reserve(query, (size_t)state->timer_count * sizeof(struct itimerspec));
     for (int i = 0; i < state->timer_count; i++)
         ASK(query, SYS_timer_gettime, (uint64_t)state->timers[i].id, mine->specs + (uint64_t)i * sizeof(struct itimerspec));
+    mine->now = query_reserve(query, sizeof state->timers_read);
+    for (int i = 0; i < STEADY_CLOCKS && state->timer_count; i++)
+        ASK(query, SYS_clock_gettime, (uint64_t)steady_clocks[i], mine->now + (uint64_t)i * sizeof(struct timespec));
     return 0;
 }
 
@@ -156,11 +147,9 @@ static int posix_collect(struct query *query, void *memo, struct error *err)
     const struct posix_memo *mine = memo;
     struct process_state *state = process_state(query_thread(query)->process);
     const struct itimerspec *specs = query_read(query, mine->specs);
-    for (int i = 0; i < state->timer_count; i++) {
+    for (int i = 0; i < state->timer_count; i++)
         state->timers[i].spec = specs[i];
-        if (state->timers[i].clock >= 0)
-            clock_gettime(state->timers[i].clock, &state->timers[i].captured);
-    }
+    memcpy(state->timers_read, query_read(query, mine->now), sizeof state->timers_read);
     return 0;
 }
 
@@ -208,22 +197,30 @@ static int emit_create(struct batch *batch, const struct process *process, const
     return 0;
 }
 
-static void emit_arm(struct batch *batch, const struct posix_timer *timer)
+static struct timespec sum(struct timespec a, struct timespec b)
+{
+    struct timespec total = { a.tv_sec + b.tv_sec, a.tv_nsec + b.tv_nsec };
+    if (total.tv_nsec >= NANOSECONDS) {
+        total.tv_nsec -= NANOSECONDS;
+        total.tv_sec++;
+    }
+    return total;
+}
+
+static void emit_arm(struct batch *batch, const struct process_state *state, const struct posix_timer *timer)
 {
     struct itimerspec spec = timer->spec;
     if (!spec.it_value.tv_sec && !spec.it_value.tv_nsec)
         return;
-    /* Not for the wall clock: a relative timer must not move when it is set, and an absolute one cannot be told from it. */
-    bool absolute = timer->clock == CLOCK_MONOTONIC || timer->clock == CLOCK_BOOTTIME;
-    if (absolute) {
-        spec.it_value.tv_sec += timer->captured.tv_sec;
-        spec.it_value.tv_nsec += timer->captured.tv_nsec;
-        if (spec.it_value.tv_nsec >= NANOSECONDS) {
-            spec.it_value.tv_nsec -= NANOSECONDS;
-            spec.it_value.tv_sec++;
-        }
-    }
-    EMIT(batch, "timer", SYS_timer_settime, (uint64_t)timer->id, absolute ? TIMER_ABSTIME : 0, plan_data(batch->plan, &spec, sizeof spec), 0);
+    bool boottime = timer->clock == CLOCK_BOOTTIME || timer->clock == CLOCK_BOOTTIME_ALARM;
+    bool steady = timer->clock == CLOCK_MONOTONIC || boottime;
+    if (steady)
+        spec.it_value = sum(spec.it_value, state->timers_read[boottime]);
+    uint64_t place = plan_data(batch->plan, &spec, sizeof spec);
+    /* On the wall clock a relative timer must not move when it is set, and an absolute one cannot be told from it. CPU time did not pass. */
+    if (!steady && timer->clock >= 0 && timer->clock != CLOCK_PROCESS_CPUTIME_ID && timer->clock != CLOCK_THREAD_CPUTIME_ID)
+        emit_time_left(batch, place + offsetof(struct itimerspec, it_value), spec.it_value, &state->timers_read[0], 1, "timer");
+    EMIT(batch, "timer", SYS_timer_settime, (uint64_t)timer->id, steady ? TIMER_ABSTIME : 0, place, 0);
 }
 
 static int by_id(const void *left, const void *right)
@@ -244,7 +241,7 @@ static int posix_emit(struct batch *batch, const struct thread *thread, struct e
     for (int i = 0; i < state->timer_count; i++) {
         if (emit_create(batch, process, &state->timers[i], &next_id, err) < 0)
             return -1;
-        emit_arm(batch, &state->timers[i]);
+        emit_arm(batch, state, &state->timers[i]);
     }
     if (can_choose_ids())
         EMIT(batch, "timer ids", SYS_prctl, PR_TIMER_CREATE_RESTORE_IDS, PR_TIMER_CREATE_RESTORE_IDS_OFF);

@@ -5,6 +5,8 @@
 #include <sys/epoll.h>
 #include <sys/select.h>
 
+#define LATE 15                 /* seconds that a loaded machine may take to run somebody */
+
 struct board {
     uint32_t word;
     int pipe_ready;
@@ -32,7 +34,7 @@ static void __attribute__((noreturn)) block(int what)
     case SLEEP_UNTIL:
         result = clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
         now = fidelity_now(CLOCK_MONOTONIC);
-        if (result == 0 && (now < deadline || now > deadline + 2))
+        if (result == 0 && (now < deadline || now > deadline + LATE))
             result = 2;
         break;
     case POLL: {

@@ -94,7 +94,7 @@ int main(void)
     CHECK(memcmp(&self, &again, sizeof self) == 0, "my own ids changed");
     for (int i = 0; i < 4; i++)
         fidelity_expect_exit(children[i], i);
-    for (int tries = 0; tries < 500 && __atomic_load_n(&board->looked, __ATOMIC_SEQ_CST) < 6; tries++)
+    for (int tries = 0; tries < 2000 && __atomic_load_n(&board->looked, __ATOMIC_SEQ_CST) < 6; tries++)
         fidelity_sleep_ms(10);
     CHECK(board->looked == 6, "only %d of 6 processes went on", board->looked);
     for (int i = 0; i < 6; i++) {

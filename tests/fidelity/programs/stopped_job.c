@@ -27,7 +27,7 @@ int main(void)
     fidelity_sleep_ms(100);
     CHECK(*counter == stopped_at, "the stopped child counted on from %d to %d", stopped_at, *counter);
     MUST(kill(child, SIGCONT));
-    for (int i = 0; i < 400 && *counter == stopped_at; i++)
+    for (int i = 0; i < 4000 && *counter == stopped_at; i++)
         fidelity_sleep_ms(5);
     CHECK(*counter > stopped_at, "the child does not go on after SIGCONT");
     MUST(kill(child, SIGKILL));

@@ -126,7 +126,7 @@ int main(void)
     CHECK(strcmp(text, "shown\r\nhello\r\n") == 0, "the master reads '%s'", text);
     memset(text, 0, sizeof text);
     struct pollfd line = { other_slave, POLLIN, 0 };
-    CHECK(poll(&line, 1, 1000) == 1, "the typed line is lost");
+    CHECK(poll(&line, 1, 15000) == 1, "the typed line is lost");
     CHECK(read(other_slave, text, sizeof text - 1) == 7 && strcmp(text, "a line\n") == 0, "the line is '%s'", text);
     CHECK(read(other, text, sizeof text - 1) == 8 && memcmp(text, "a line\r\n", 8) == 0, "the echo differs");
     kill(leader, SIGKILL);
