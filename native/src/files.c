@@ -46,6 +46,20 @@ bool files_path_is(const struct world *world, const char *path, uint64_t inode)
     return fd >= 0 && fstat(fd, &st) == 0 && st.st_ino == inode;
 }
 
+/*
+ * Opening a file breaks a lease for writing. Whoever holds one is the only one to have the file open, by that very descriptor: a duplicate of it
+ * does, as long as it is not moved (sparse parts of the file are then copied, too).
+ */
+static int open_source(struct ghost *ghost, const char *open_path)
+{
+    int held;
+    if (sscanf(open_path, "/proc/self/fd/%d", &held) == 1 && fcntl(held, F_GETLEASE) == F_WRLCK) {
+        ghost->shares_offset = true;
+        return fcntl(held, F_DUPFD_CLOEXEC, 0);
+    }
+    return open(open_path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOATIME);
+}
+
 struct ghost *files_ghost(struct world *world, const char *path, uint64_t device, uint64_t inode, const char *open_path, const char *who,
                           struct error *err)
 {
@@ -60,7 +74,7 @@ struct ghost *files_ghost(struct world *world, const char *path, uint64_t device
     size_t length = strlen(path), suffix = sizeof DELETED - 1;
     if (length > suffix && strcmp(path + length - suffix, DELETED) == 0)
         ghost->path[length - suffix] = 0;
-    ghost->source = open(open_path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOATIME);
+    ghost->source = open_source(ghost, open_path);
     if (ghost->source < 0 || fstat(ghost->source, &ghost->st) < 0) {
         fail_errno(err, "%s: cannot read its unlinked file %s", who, path);
         return NULL;
@@ -185,6 +199,18 @@ int files_emit(struct plan *plan, struct error *err)
 
 /* ---- ghosts in a branch ---- */
 
+static int copy_range(int from, int to, off_t start, off_t end, struct error *err, const char *name)
+{
+    if (lseek(to, start, SEEK_SET) < 0)
+        return fail_errno(err, "cannot copy the unlinked file %s", name);
+    for (off_t position = start; position < end;) {
+        ssize_t sent = sendfile(to, from, &position, (size_t)(end - position));
+        if (sent <= 0)
+            return fail_errno(err, "cannot copy the unlinked file %s", name);
+    }
+    return 0;
+}
+
 static int copy_data(int from, int to, uint64_t size, struct error *err, const char *name)
 {
     for (off_t at = 0; (uint64_t)at < size;) {
@@ -194,16 +220,16 @@ static int copy_data(int from, int to, uint64_t size, struct error *err, const c
         off_t end = lseek(from, start, SEEK_HOLE);
         if (end < 0)
             end = (off_t)size;
-        if (lseek(to, start, SEEK_SET) < 0)
-            return fail_errno(err, "cannot copy the unlinked file %s", name);
-        for (off_t position = start; position < end;) {
-            ssize_t sent = sendfile(to, from, &position, (size_t)(end - position));
-            if (sent <= 0)
-                return fail_errno(err, "cannot copy the unlinked file %s", name);
-        }
+        if (copy_range(from, to, start, end, err, name) < 0)
+            return -1;
         at = end;
     }
     return 0;
+}
+
+static int copy_all(int from, int to, uint64_t size, struct error *err, const char *name)
+{
+    return copy_range(from, to, 0, (off_t)size, err, name);
 }
 
 /* Create the file under its old name if that is free, else next to it, and take the name away again. */
@@ -239,7 +265,8 @@ int files_make_ghosts(struct world *world, struct branch *branch, struct error *
         branch_give(branch, aux_slot(world, ghost->aux), fd);
         if (ftruncate(fd, ghost->st.st_size) < 0)
             return fail_errno(err, "cannot size the unlinked file %s", ghost->path);
-        if (copy_data(ghost->source, fd, (uint64_t)ghost->st.st_size, err, ghost->path) < 0)
+        int (*copy)(int, int, uint64_t, struct error *, const char *) = ghost->shares_offset ? copy_all : copy_data;
+        if (copy(ghost->source, fd, (uint64_t)ghost->st.st_size, err, ghost->path) < 0)
             return -1;
         if (fchown(fd, ghost->st.st_uid, ghost->st.st_gid) < 0 || fchmod(fd, ghost->st.st_mode & 07777) < 0)
             return fail_errno(err, "cannot set the owner of the unlinked file %s", ghost->path);

@@ -11,6 +11,7 @@ struct ghost {
     uint64_t device, inode;
     char *path;                 /* where it was */
     int source;                 /* readable */
+    bool shares_offset;         /* source is a duplicate of the workspace's own descriptor: it must not be moved */
     struct stat st;
     int aux;
 };

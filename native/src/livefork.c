@@ -8,6 +8,7 @@
 #include "preflight.h"
 #include "probe.h"
 #include "rebuild.h"
+#include "settle.h"
 #include "shared.h"
 
 #include <errno.h>
@@ -174,7 +175,7 @@ static int finish_branches(struct job *job, struct error *err)
 static int run_fork(struct job *job, struct error *err)
 {
     memory_flags_start();
-    if (open_source(&job->world, err) < 0 || inject_prepare(err) < 0 || run_preflight(job, err) < 0)
+    if (open_source(&job->world, err) < 0 || inject_prepare(err) < 0 || run_preflight(job, err) < 0 || settle(job->world.net_ns, err) < 0)
         return -1;
     memory_flags_prepare();
     control_phase(&job->control, "preflight", &job->times.preflight);

@@ -1,5 +1,5 @@
 /*
- * fdinfo of a descriptor lists the locks of its file that belong to the process (record locks) or to the open file description (flock, OFD).
+ * fdinfo of a descriptor lists the locks of its file that belong to the process (record locks) or to the open file description (flock, OFD, leases).
  * /proc/locks would tell in one read which files matter, but reading it waits for an RCU grace period: 10 to 17 ms of the source's pause.
  */
 #include "locks.h"
@@ -15,7 +15,7 @@
 
 #define LOCKS_LIMIT (16u << 20)
 
-enum lock_kind { LOCK_RECORD, LOCK_WHOLE_FILE, LOCK_OPEN_FILE };
+enum lock_kind { LOCK_RECORD, LOCK_WHOLE_FILE, LOCK_OPEN_FILE, LOCK_LEASE };
 
 struct file_lock {
     enum lock_kind kind;
@@ -38,13 +38,15 @@ static bool parse_lock(const char *text, struct file_lock *lock)
     unsigned major, minor;
     long long start;
     if (sscanf(text, "%15s %15s %15s %d %x:%x:%lu %lld %31s", kind, mode, access, &lock->pid, &major, &minor, &lock->inode, &start, end) != 9)
-        return false;           /* a waiter ("->"), or a lease */
+        return false;           /* a waiter ("->") */
     if (strcmp(kind, "POSIX") == 0)
         lock->kind = LOCK_RECORD;
     else if (strcmp(kind, "FLOCK") == 0)
         lock->kind = LOCK_WHOLE_FILE;
     else if (strcmp(kind, "OFDLCK") == 0)
         lock->kind = LOCK_OPEN_FILE;
+    else if (strcmp(kind, "LEASE") == 0 && strcmp(mode, "ACTIVE") == 0)
+        lock->kind = LOCK_LEASE;    /* one that is being broken counts as given up: its holder was told */
     else
         return false;
     lock->write = strcmp(access, "WRITE") == 0;
@@ -112,10 +114,33 @@ int locks_read(struct world *world, struct error *err)
     return 0;
 }
 
+/*
+ * A lease makes its caller the owner whom a break is told, with the number by which it asked (si_fd): so it is taken by the process itself. The owner
+ * of the source's is set behind it.
+ */
+static void emit_lease(struct plan *plan, const struct file_lock *lock)
+{
+    const struct description *description = lock->description;
+    /* In a queue, nobody can answer. Without a name nobody can open it either, and what it was made from in the branch is still open. */
+    if (!description->holder || description->st.st_nlink == 0)
+        return;
+    struct batch *batch = plan_own(plan, description->holder);
+    const char *what = description_label(description);
+    uint64_t fd = (uint64_t)description->holder_fd;
+    struct { int type, pid; } owner = { description->owner_pid ? description->owner_type : F_OWNER_PID, description->owner_pid };
+    /* A file of /dev/shm is open for writing until all processes have let go of what it was made from: there the lease is lost. */
+    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_fcntl, fd, F_SETLEASE, lock->write ? F_WRLCK : F_RDLCK);
+    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_fcntl, fd, F_SETOWN_EX, plan_data(plan, &owner, sizeof owner));
+}
+
 void locks_emit(struct plan *plan)
 {
     for (int i = 0; i < lock_count; i++) {
         const struct file_lock *lock = &locks[i];
+        if (lock->kind == LOCK_LEASE) {
+            emit_lease(plan, lock);
+            continue;
+        }
         if (lock->kind == LOCK_WHOLE_FILE) {
             EMIT(&plan->common[STAGE_FILL], description_label(lock->description), SYS_flock, SLOT(plan, lock->description),
                  (uint64_t)((lock->write ? LOCK_EX : LOCK_SH) | LOCK_NB));

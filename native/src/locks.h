@@ -1,4 +1,4 @@
-/* File locks: POSIX record locks of processes, flock and OFD locks of open files. */
+/* File locks: POSIX record locks of processes, flock and OFD locks and leases of open files. */
 #ifndef TCLONE_LOCKS_H
 #define TCLONE_LOCKS_H
 

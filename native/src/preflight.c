@@ -4,6 +4,7 @@
 #include "memory.h"
 #include "outside.h"
 #include "proc.h"
+#include "settle.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -53,6 +54,11 @@ static void check_descriptor(struct check *check, struct process *process, int f
     struct error err = { 0 };
     struct description description = { .holder = process, .holder_fd = fd, .local = -1, .offset = -1 };
     AUTO_FREE char *link = proc_link(&err, "/proc/%d/fd/%d", process->pid, fd);
+    if (link && !check->thorough && strcmp(link, "anon_inode:inotify") == 0) {
+        int inotify = (int)syscall(SYS_pidfd_getfd, process->pidfd, fd, 0);
+        if (inotify >= 0)
+            settle_watch(inotify);
+    }
     if (!link || !worth_a_look(link))
         return;
     AUTO_CLOSE int local = (int)syscall(SYS_pidfd_getfd, process->pidfd, fd, 0);

@@ -5,6 +5,7 @@
  */
 #include "../descriptors.h"
 #include "../files.h"
+#include "../parts/parts.h"
 #include "../plan.h"
 #include "../proc.h"
 
@@ -27,6 +28,7 @@
 #define OVERLAY_MAGIC 0xfb
 #define OVERLAY_HEADER 24       /* 3 bytes of padding, version, magic, length, flags, type, uuid[16] */
 #define DRAIN_BYTES (64u << 10)
+#define MAX_QUEUED_EVENTS 131072    /* sysctl; with more than these IN_Q_OVERFLOW would be too expensive to bring about */
 
 #define UUID_SIZE 16
 
@@ -45,9 +47,12 @@ struct watch {
     char *path;                 /* NULL: removed, so that nothing can be watched again */
 };
 
+static bool any_unread;
+
 struct inotify_set {
     struct watch *watches;
     int count;
+    bool unread;                /* events wait to be read */
 };
 
 static bool match(const struct description *description)
@@ -262,6 +267,11 @@ static int take_watch(const struct world *world, const struct description *descr
 static int capture(struct world *world, struct description *description, struct error *err)
 {
     struct inotify_set *set = description->data = must_alloc(sizeof *set);
+    int bytes = 0;
+    if (ioctl(description->local, FIONREAD, &bytes) == 0 && bytes > 0) {
+        set->unread = true;
+        any_unread = true;
+    }
     AUTO_FREE char *text = proc_read(err, FDINFO_LIMIT, NULL, "/proc/self/fdinfo/%d", description->local);
     if (!text)
         return -1;
@@ -293,6 +303,66 @@ static int emit_watch(struct batch *batch, uint64_t slot, const struct watch *wa
     return watch->number + 1;
 }
 
+/* Read what so many events without names take. */
+static void emit_drain(struct batch *batch, uint64_t slot, int events, const char *what)
+{
+    uint64_t room = events ? plan_reserve(batch->plan, DRAIN_BYTES) : 0;
+    const int at_once = (int)(DRAIN_BYTES / sizeof(struct inotify_event));
+    for (; events > 0; events -= at_once)
+        EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_read, slot, room, (uint64_t)(events < at_once ? events : at_once) * sizeof(struct inotify_event));
+}
+
+static int queue_limit(void)
+{
+    struct error ignored = { 0 };
+    AUTO_FREE char *text = proc_read(&ignored, 64, NULL, "/proc/sys/fs/inotify/max_queued_events");
+    return text ? atoi(text) : 0;
+}
+
+/*
+ * Fill the queue with reads and writes of a device, by turns since an event equal to the last one is not queued; one too many, and IN_Q_OVERFLOW comes
+ * behind them. Then they are read away. 16384 system calls take 10 to 20 ms, so that comes after the source's pause.
+ */
+static void emit_overflow(struct batch *batch, uint64_t slot, const char *what)
+{
+    struct plan *plan = batch->plan;
+    int limit = queue_limit();
+    if (limit <= 0 || limit > MAX_QUEUED_EVENTS)
+        return;
+    uint64_t zero = plan_string(plan, "/dev/zero"), byte = plan_reserve(plan, 1);
+    EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, zero, O_RDWR | O_CLOEXEC);
+    uint64_t device = emit_result_cell(batch);
+    EMIT(batch, what, SYS_inotify_add_watch, slot, zero, IN_ACCESS | IN_MODIFY | IN_MASK_CREATE);
+    uint64_t watch = emit_result_cell(batch);
+    for (int i = 0; i <= limit; i++)
+        EMIT_FLAGS(batch, what, OP_LOAD(0), i % 2 ? SYS_pread64 : SYS_pwrite64, device, byte, 1);
+    EMIT_FLAGS(batch, what, OP_LOAD(1), SYS_inotify_rm_watch, slot, watch);     /* its IN_IGNORED is lost in the overflow */
+    EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_close, device);
+    emit_drain(batch, slot, limit, what);
+}
+
+/* By a process that has changed its root the device cannot be opened. */
+static bool holder_can_overflow(const struct description *description)
+{
+    const struct process *holder = description->holder;
+    return holder && holder->root && strcmp(holder->root, "/") == 0;
+}
+
+static int overflow_emit(struct batch *batch, const struct thread *thread, struct error *err)
+{
+    (void)err;
+    const struct process *process = thread->process;
+    if (!any_unread || thread != &process->threads[0])
+        return 0;
+    for (int i = 0; i < process->fd_count; i++) {
+        const struct description *description = process->fds[i].description;
+        if (match(description) && description->holder == process && description->holder_fd == process->fds[i].fd
+            && ((const struct inotify_set *)description->data)->unread && holder_can_overflow(description))
+            emit_overflow(batch, (uint64_t)description->holder_fd, description_label(description));
+    }
+    return 0;
+}
+
 static int emit(struct plan *plan, const struct description *description, enum stage stage, struct error *err)
 {
     (void)err;
@@ -314,14 +384,15 @@ static int emit(struct plan *plan, const struct description *description, enum s
         next = emit_watch(batch, slot, &set->watches[i], next, what);
         dropped += next - before - 1;
     }
-    /* Each dropped watch left an IN_IGNORED event. */
-    uint64_t room = dropped ? plan_reserve(plan, DRAIN_BYTES) : 0;
-    for (int left = dropped; left > 0; left -= (int)(DRAIN_BYTES / sizeof(struct inotify_event)))
-        EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_read, slot, room, DRAIN_BYTES);
+    emit_drain(batch, slot, dropped, what);     /* each dropped watch left an IN_IGNORED event */
+    if (set->unread && !holder_can_overflow(description))
+        emit_overflow(batch, slot, what);
     if (!(description->flags & O_NONBLOCK))
         EMIT(batch, what, SYS_fcntl, slot, F_SETFL, 0);
     emit_status_flags(batch, description, what);
     return 0;
 }
+
+const struct part part_inotify_overflow = { .name = "lost inotify events", .emit = overflow_emit };
 
 const struct fd_kind kind_inotify = { .name = "inotify", .match = match, .capture = capture, .emit = emit };

@@ -10,6 +10,7 @@ const struct part *const parts[] = {
     &part_name,
     &part_signal_actions,
     &part_alt_stack,
+    &part_inotify_overflow,     /* before the limits: it opens a file */
     &part_limits,
     &part_attributes,
     &part_interval_timers,
