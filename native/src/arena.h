@@ -41,6 +41,15 @@ struct arena_creator {
     uint64_t batch;
 };
 
+/* Memory that a node maps, and livefork fills, before the node forks: its descendants inherit it (family.h). */
+struct arena_family {
+    uint32_t mapped;        /* futex word: 1 = the areas are there */
+    uint32_t filled;        /* futex word: 1 = go on */
+    uint64_t map_batch;
+    uint64_t release_batch; /* run when all children are forked; 0 = the node keeps what it holds */
+    uint64_t next;          /* another struct arena_family of the same node; 0 = none */
+};
+
 enum node_kind {
     NODE_PROCESS,
     NODE_ZOMBIE,            /* ends with exit_code once everybody is in its group */
@@ -58,8 +67,9 @@ struct tree_node {
     int32_t before_session; /* is forked before its parent calls setsid */
     uint64_t batch;
     uint64_t session_batch; /* runs right after setsid, before children are forked; 0 = none */
-    uint32_t host_pid;      /* written by the node */
+    uint32_t host_pid;      /* written by the node before it forks */
     uint32_t pad;
+    uint64_t families;      /* struct arena_family; 0 = none */
 };
 
 enum message_type { MESSAGE_SETUP = 1, MESSAGE_GIVE, MESSAGE_RUN };

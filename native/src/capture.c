@@ -1,4 +1,5 @@
 #include "capture.h"
+#include "family.h"
 #include "files.h"
 #include "inject.h"
 #include "locks.h"
@@ -78,6 +79,8 @@ static void *read_pages(void *argument)
     for (int i = 0; i < world->process_count && !reader->err.code; i++)
         if (!world->processes[i]->zombie)
             memory_scan_pages(world->processes[i], &reader->err);
+    if (!reader->err.code)
+        families_find(world, &reader->err);
     return NULL;
 }
 

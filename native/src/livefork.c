@@ -2,6 +2,7 @@
 #include "capture.h"
 #include "control.h"
 #include "copy.h"
+#include "family.h"
 #include "freeze.h"
 #include "inject.h"
 #include "memory_flags.h"
@@ -143,6 +144,8 @@ static int copy_frozen(struct job *job, struct error *err)
         return -1;
     control_phase(&job->control, "captured", &job->times.captured);
     rebuild_set_current(&job->compiled);
+    FOR_LIVE(job, branch)
+        families_avoid(world, branch->init, &branch->err);
     if (rebuild_compile(world, &job->compiled, err) < 0)
         return -1;
     job->times.compiled = control_ms(&job->control);
@@ -150,6 +153,9 @@ static int copy_frozen(struct job *job, struct error *err)
         return -1;
     FOR_LIVE(job, branch)
         rebuild_start(world, &job->compiled, branch, &branch->err);
+    int64_t shared = families_fill(world, &job->compiled.plan, job->branches, job->branch_count, err);
+    if (shared < 0)
+        return -1;
     FOR_LIVE(job, branch)
         if (rebuild_await(world, branch, &branch_control(branch)->mapped, (uint32_t)job->compiled.process_count, "its memory maps",
                           &branch->err) == 0)
@@ -159,6 +165,7 @@ static int copy_frozen(struct job *job, struct error *err)
     control_phase(&job->control, "copying", &job->times.mapped);
     job->bytes = copy_memory(world, &job->compiled, job->branches, job->branch_count, err);
     job->times.copied = control_ms(&job->control);
+    job->bytes += job->bytes < 0 ? 0 : shared;
     return job->bytes < 0 ? -1 : none_left(job, err);
 }
 

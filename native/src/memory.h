@@ -26,6 +26,7 @@ struct vma {
     bool by_userfaultfd;        /* filled with UFFDIO_COPY (process_batch.c) */
     uint32_t attributes;        /* MEMORY_BIT of memory_flags.h */
     uint8_t key;                /* protection key */
+    bool kept;                  /* in a branch: inherited from the family's holder (family.h) */
 };
 
 struct range {
@@ -50,6 +51,10 @@ struct memory_map {
     uint64_t bytes;             /* to copy */
     struct range *guards;       /* guard pages (MADV_GUARD_INSTALL) */
     int guard_count;
+    struct range *same;         /* pages as the family's holder has them (family.h) … */
+    int same_count;
+    struct range *dropped;      /* … and, within mappings that are kept, those that it has but this process has not */
+    int dropped_count;
     uint32_t lock_future;       /* MEMORY_LOCKED, MEMORY_LOCKED_ON_FAULT: what mlockall gave to mappings to come */
     int userfaultfd_aux;        /* auxiliary slot of the branch process's userfaultfd, -1 = it needs none */
 };

@@ -122,9 +122,51 @@ static void emit_readonly_object(struct context *context, const struct vma *vma)
     EMIT_FLAGS(context->batch, context->label, OP_LOAD(0), SYS_close, cell);
 }
 
+static void emit_unmap(struct context *context, uint64_t start, uint64_t end)
+{
+    if (start < end)
+        EMIT(context->batch, context->label, SYS_munmap, start, end - start);
+}
+
+/* Unmap everything but the arena and the mappings that were inherited from the family's holder and are this process's own. */
+static void emit_clearance(struct context *context)
+{
+    uint64_t at = 0, arena = context->plan->arena, arena_end = arena + ARENA_LIMIT;
+    for (int i = 0; i < context->map->vma_count; i++) {
+        const struct vma *vma = &context->map->vmas[i];
+        if (!vma->kept)
+            continue;
+        if (at <= arena && arena < vma->start) {
+            emit_unmap(context, at, arena);
+            at = arena_end;
+        }
+        emit_unmap(context, at, vma->start);
+        at = vma->end;
+    }
+    if (at <= arena) {
+        emit_unmap(context, at, arena);
+        at = arena_end;
+    }
+    emit_unmap(context, at, TASK_TOP);
+}
+
+/* What was inherited becomes this process's: without the pages that it has not, and with its protection. */
+static void emit_inheritance(struct context *context)
+{
+    const struct memory_map *map = context->map;
+    for (int i = 0; i < map->dropped_count; i++)
+        EMIT(context->batch, context->label, SYS_madvise, map->dropped[i].start, map->dropped[i].end - map->dropped[i].start, MADV_DONTNEED);
+    for (int i = 0; i < map->vma_count; i++) {
+        const struct vma *vma = &map->vmas[i];
+        int protection = memory_filling_protection(vma);
+        if (vma->kept && protection != (PROT_READ | PROT_WRITE))
+            EMIT(context->batch, context->label, SYS_mprotect, vma->start, vma->end - vma->start, (uint64_t)protection);
+    }
+}
+
 static int emit_vma(struct context *context, const struct vma *vma, struct error *err)
 {
-    if (vma->kind == VMA_VDSO || vma->kind == VMA_VSYSCALL)
+    if (vma->kind == VMA_VDSO || vma->kind == VMA_VSYSCALL || vma->kept)
         return 0;
     if (vma->object && vma->object->kind == SHARED_SYSV)
         return emit_sysv(context, vma, err);
@@ -195,9 +237,8 @@ int memory_emit_maps(struct batch *batch, const struct process *process, const c
 {
     struct context context = context_of(batch, process, label);
     const struct memory_map *map = context.map;
-    uint64_t arena = context.plan->arena, arena_end = arena + ARENA_LIMIT;
-    EMIT(batch, context.label, SYS_munmap, 0, arena);
-    EMIT(batch, context.label, SYS_munmap, arena_end, TASK_TOP - arena_end);
+    emit_clearance(&context);
+    emit_inheritance(&context);
     EMIT(batch, context.label, SYS_arch_prctl, ARCH_MAP_VDSO_64, map->vvar);
     for (int i = 0; i < map->vma_count; i++)
         if (emit_vma(&context, &map->vmas[i], err) < 0)

@@ -1,4 +1,5 @@
 #include "rebuild.h"
+#include "family.h"
 #include "files.h"
 #include "freeze.h"
 #include "locks.h"
@@ -97,7 +98,11 @@ int rebuild_compile(struct world *world, struct compiled *compiled, struct error
         return -1;
     locks_emit(plan);
     sysv_semaphores_emit(plan);
-    uint64_t *own = must_alloc((size_t)world->process_count * sizeof *own);
+    if (tree_plan(plan, compiled->control, err) < 0)
+        return -1;
+    struct tree_node *nodes = plan_local(plan, compiled->control->nodes);
+    families_plan(world, nodes, (int)compiled->control->array_length);
+    families_emit(plan, nodes);
     compiled->points = must_alloc((size_t)world->process_count * sizeof *compiled->points);
     int status = 0;
     for (int i = 0; i < world->process_count && status == 0; i++) {
@@ -107,15 +112,12 @@ int rebuild_compile(struct world *world, struct compiled *compiled, struct error
         compiled->process_count++;
         compiled->thread_count += process->thread_count;
         compiled->points[i] = must_alloc((size_t)process->thread_count * sizeof **compiled->points);
-        own[i] = process_batch(compiled, process, err);
-        if (!own[i])
+        nodes[i].batch = process_batch(compiled, process, err);
+        if (!nodes[i].batch)
             status = -1;
     }
     if (status == 0)
         place_stages(plan, compiled->control);
-    if (status == 0)
-        status = tree_plan(plan, compiled->control, own, err);
-    free(own);
     return status;
 }
 

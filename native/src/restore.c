@@ -356,9 +356,37 @@ static void join_group(struct tree_node *node)
     raise_word(&control->grouped);
 }
 
+static void publish_host_pid(struct tree_node *node)
+{
+    char link[32] = { 0 };
+    if (readlinkat(host_proc, "self", link, sizeof link - 1) > 0)
+        node->host_pid = (uint32_t)strtoul(link, NULL, 10);
+}
+
+/* Before it forks: memory that its descendants share. */
+static void hold_families(const struct tree_node *node)
+{
+    for (uint64_t at = node->families; at; at = ((struct arena_family *)at)->next) {
+        struct arena_family *family = (struct arena_family *)at;
+        run_batch(family->map_batch);
+        raise_word(&family->mapped);
+    }
+    for (uint64_t at = node->families; at; at = ((struct arena_family *)at)->next)
+        await_word(&((struct arena_family *)at)->filled, 1);
+}
+
+static void release_families(const struct tree_node *node)
+{
+    for (uint64_t at = node->families; at; at = ((struct arena_family *)at)->next)
+        if (((struct arena_family *)at)->release_batch)
+            run_batch(((struct arena_family *)at)->release_batch);
+}
+
 static void become_node(int index)
 {
     struct tree_node *node = &nodes[index];
+    publish_host_pid(node);
+    hold_families(node);
     fork_children(node, 1);
     if (node->new_session && syscall(SYS_setsid) < 0)
         give_up(NULL, "pid %d cannot lead a session", node->pid);
@@ -367,11 +395,9 @@ static void become_node(int index)
     if (node->session_batch)
         run_batch(node->session_batch);
     fork_children(node, 0);
+    release_families(node);
     if (node->kind == NODE_STEP)
         _exit(0);               /* is counted by nobody: node_count leaves steps out */
-    char link[32] = { 0 };
-    if (readlinkat(host_proc, "self", link, sizeof link - 1) > 0)
-        node->host_pid = (uint32_t)strtoul(link, NULL, 10);
     join_group(node);
     if (node->kind != NODE_PROCESS)
         await_word(&control->grouped, control->node_count);
@@ -394,13 +420,13 @@ static void reap_group_holders(void)
 static void __attribute__((noreturn)) become_first(void)
 {
     struct tree_node *node = &nodes[0];
-    char link[32] = { 0 };
-    if (readlinkat(host_proc, "self", link, sizeof link - 1) > 0)
-        node->host_pid = (uint32_t)strtoul(link, NULL, 10);
+    publish_host_pid(node);
+    hold_families(node);
     if (node->session_batch)
         run_batch(node->session_batch);
     fork_children(node, 0);
     fork_children(node, 1);
+    release_families(node);
     join_group(node);
     await_word(&control->grouped, control->node_count);
     reap_group_holders();

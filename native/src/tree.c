@@ -167,7 +167,7 @@ static int last_pid(const struct world *world)
     return last;
 }
 
-int tree_plan(struct plan *plan, struct arena_control *control, const uint64_t *own, struct error *err)
+int tree_plan(struct plan *plan, struct arena_control *control, struct error *err)
 {
     struct world *world = plan->world;
     struct builder builder = { .plan = plan, .world = world };
@@ -176,7 +176,7 @@ int tree_plan(struct plan *plan, struct arena_control *control, const uint64_t *
         add_node(&builder, (struct tree_node){
             .pid = process->ns_pid, .kind = process->zombie ? NODE_ZOMBIE : NODE_PROCESS,
             .new_session = leads_session(process) && i > 0, .group = group_to_join(process),
-            .exit_code = process->exit_code, .batch = own[i],
+            .exit_code = process->exit_code,
             .session_batch = plan->session[i].count ? batch_place(&plan->session[i]) : 0,
         });
     }

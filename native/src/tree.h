@@ -5,7 +5,7 @@
 #include "arena.h"
 #include "plan.h"
 
-/* Lay the nodes out in the arena and fill control's nodes, node_count, array_length. own[i] is the batch address of process i. */
-int tree_plan(struct plan *plan, struct arena_control *control, const uint64_t *own, struct error *err);
+/* Lay the nodes out in the arena and fill control's nodes, node_count, array_length. The batches of processes are filled in later. */
+int tree_plan(struct plan *plan, struct arena_control *control, struct error *err);
 
 #endif
