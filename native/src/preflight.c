@@ -2,6 +2,7 @@
 #include "descriptors.h"
 #include "kinds/kinds.h"
 #include "memory.h"
+#include "mounts.h"
 #include "outside.h"
 #include "proc.h"
 #include "settle.h"
@@ -59,7 +60,7 @@ static void check_descriptor(struct check *check, struct process *process, int f
         if (inotify >= 0)
             settle_watch(inotify);
     }
-    if (!link || !worth_a_look(link))
+    if (!link || !worth_a_look(link) || mounts_refuse_fuse(process, fd, link, &check->findings->blockers))
         return;
     AUTO_CLOSE int local = (int)syscall(SYS_pidfd_getfd, process->pidfd, fd, 0);
     if (local < 0 || fstat(local, &description.st) < 0)
@@ -193,6 +194,7 @@ static void check_process(struct check *check, struct process *process)
     check_namespace(check, process);
     check_word_size(check, process);
     check_executable(check, process);
+    mounts_preflight(process, &check->findings->blockers);
     check_descriptors(check, process);
     if (check->thorough)
         check_memory(check, process);

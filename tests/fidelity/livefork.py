@@ -164,7 +164,7 @@ class ForkRun:
             elif message["event"] == "branch":
                 if message["error"]:
                     self.branch_errors[message["id"]] = message["error"]
-            else:
+            elif message["event"] != "blocker":  # each is in the error's text, too
                 return message
 
     def _send_roots(self, control: socket.socket) -> None:

@@ -15,6 +15,8 @@
 #define FULL_MINOR 7
 #define RANDOM_MINOR 8
 #define URANDOM_MINOR 9
+#define MISC_MAJOR 10
+#define FUSE_MINOR 229
 #define OPEN_FLAGS (O_ACCMODE | O_APPEND | O_NONBLOCK | O_NOFOLLOW)
 
 static const char *device_path(const struct stat *st)
@@ -86,7 +88,6 @@ static const struct refusal refusals[] = {
     { "/dev/input/", "an input device", "end the program, or use the workspace's virtual input" },
     { "/dev/uinput", "an input device", "end the program, or use the workspace's virtual input" },
     { "/dev/snd/", "a sound card", "let the program use the sound server" },
-    { "/dev/fuse", "a FUSE connection", "unmount the FUSE file system first" },
     { "/dev/kvm", "KVM", "shut the virtual machine down" },
     { "/dev/loop", "a loop device", "unmount and detach it first" },
     { "/dev/net/tun", "a tunnel device", "end the VPN program" },
@@ -121,6 +122,8 @@ static int refuse(struct world *world, const struct description *description, st
 {
     (void)world;
     const char *holder = description->holder ? process_label(description->holder) : "a queued message";
+    if (S_ISCHR(description->st.st_mode) && description->st.st_rdev == makedev(MISC_MAJOR, FUSE_MINOR))    /* by whatever name */
+        return fail(err, "unsupported", "%s serves a FUSE file system (fd %d); unmount it first", holder, description->holder_fd);
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
         const struct refusal *refusal = &refusals[i];
         if (strncmp(description->link, refusal->prefix, strlen(refusal->prefix)) == 0)
