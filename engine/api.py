@@ -19,6 +19,7 @@ from engine.api_exec import serve_exec
 from engine.errors import BadRequest, Conflict, EngineError, Internal
 from engine.events import Watcher
 from engine.fork import Forker, ForkOptions
+from engine.identity import Identity
 from engine.image_service import ImageService
 from engine.manager import Launch, Manager
 from engine.stats import stats_of
@@ -162,7 +163,7 @@ class Api:
 
     async def _fork(self, request: web.Request) -> web.Response:
         body = await _json_body(request)
-        _only(body, "request_id", "copies", "name", "tcp_close", "ghost_limit")
+        _only(body, "request_id", "copies", "name", "tcp_close", "ghost_limit", "hostname", "new_machine_id")
         ref = request.match_info["ref"]
         options = _fork_options(body)
         body["ref"] = ref
@@ -325,15 +326,16 @@ def _launch_of(body: dict[str, Any]) -> Launch:
 
 
 def _fork_options(body: dict[str, Any]) -> ForkOptions:
-    name, ghost = body.get("name"), body.get("ghost_limit")
-    tcp_close = body.get("tcp_close", False)
-    if not isinstance(tcp_close, bool):
-        raise BadRequest("tcp_close must be true or false")
+    name, ghost, hostname = body.get("name"), body.get("ghost_limit"), body.get("hostname")
+    for switch in ("tcp_close", "new_machine_id"):
+        if not isinstance(body.get(switch, False), bool):
+            raise BadRequest(f"{switch} must be true or false")
     return ForkOptions(
         copies=check_integer(body.get("copies", 1), "copies", 1, MAX_COPIES),
         name=None if name is None else check_name(name),
-        tcp_close=tcp_close,
+        tcp_close=body.get("tcp_close", False),
         ghost_limit=None if ghost is None else check_integer(ghost, "ghost_limit (bytes)", 0, 1 << 50),
+        identity=Identity(None if hostname is None else check_name(hostname, "hostname"), body.get("new_machine_id", False)),
     )
 
 

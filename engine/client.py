@@ -140,11 +140,14 @@ class EngineClient:
         name: str | None = None,
         tcp_close: bool = False,
         ghost_limit: int | None = None,
+        hostname: str | None = None,
+        new_machine_id: bool = False,
         request_id: str | None = None,
     ) -> dict[str, Any]:
-        """Fork a workspace; the fork result with every milestone."""
+        """Fork a workspace; the fork result with every milestone. `hostname`, `new_machine_id`: docs/how-to/fork-identity.md."""
         body: dict[str, Any] = {"copies": copies, "tcp_close": tcp_close, "request_id": request_id or uuid.uuid4().hex}
-        body.update({key: value for key, value in {"name": name, "ghost_limit": ghost_limit}.items() if value is not None})
+        optional = {"name": name, "ghost_limit": ghost_limit, "hostname": hostname, "new_machine_id": new_machine_id or None}
+        body.update({key: value for key, value in optional.items() if value is not None})
         return await self._json("POST", _path(ref, "/fork"), body)
 
     async def examine(self, ref: str) -> dict[str, Any]:

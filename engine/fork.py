@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine import readiness
+from engine import identity, readiness
 from engine.cgroups import Limits
-from engine.errors import Conflict, EngineError, Internal, from_oserror
+from engine.errors import Conflict, EngineError, Internal
+from engine.identity import Identity
 from engine.livefork import Livefork
-from engine.manager import Manager, write_branch_record
+from engine.manager import Manager
 from engine.stage import Stage, Stages
 from engine.text import printable
 from engine.threads import in_thread
 from engine.workspace import State, Workspace, branch_names
+
+log = logging.getLogger(__name__)
 
 _NATIVE_SECONDS = 120.0
 _LONGEST_BASE = 34  # of a default name, so that `-clone-NN-N` fits
@@ -35,6 +39,7 @@ class ForkOptions:
     name: str | None = None
     tcp_close: bool = False
     ghost_limit: int | None = None
+    identity: Identity = Identity()
 
     def arguments(self) -> list[str]:
         """Options for the native program."""
@@ -55,6 +60,8 @@ class _Run:
     branches: list[Workspace] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
     errors: dict[str, str] = field(default_factory=dict)
+    listeners: set[str] = field(default_factory=set)  # branches whose programs want to hear of the fork
+    hook_errors: dict[str, str] = field(default_factory=dict)
     ms: dict[str, float | None] = field(default_factory=dict)
     native: dict[str, Any] = field(default_factory=dict)
     journal: int = 0
@@ -73,7 +80,10 @@ class _Run:
             "bytes_copied": self.native.get("bytes_copied", 0),
             "ms": self.ms,
             "branches": [
-                {"id": branch.id, "name": branch.name, "ports": branch.ports, "error": self.errors.get(branch.id)}
+                {
+                    "id": branch.id, "name": branch.name, "ports": branch.ports, "error": self.errors.get(branch.id),
+                    "hook_error": self.hook_errors.get(branch.id),
+                }
                 for branch in self.branches
             ],
         }
@@ -111,6 +121,7 @@ class Forker:
         finally:
             manager.release_names(names)
         self.stages.refill()
+        await self._tell(run)
         await self._first_frames(run)
         result = run.result()
         manager.events.publish("fork", source.id, result)
@@ -170,11 +181,15 @@ class Forker:
             undo.push_async_callback(manager.database.journal_end, run.journal)
             limits = Limits(source.memory_limit, source.pids_limit)
             containers = [int(port) for port in source.ports]
+            hostnames = run.options.identity.hostnames(source.hostname, run.options.copies)
             published = await asyncio.gather(
-                *(self.stages.assign(stage, limits, source.hostname, containers) for stage in run.stages)
+                *(
+                    self.stages.assign(stage, limits, hostname, containers)
+                    for stage, hostname in zip(run.stages, hostnames, strict=True)
+                )
             )
             for index, (stage, ports) in enumerate(zip(run.stages, published, strict=True)):
-                run.branches.append(self._branch(run, stage, names[index], index, ports))
+                run.branches.append(self._branch(run, stage, names[index], index, ports, hostnames[index]))
             run.ms["prepare"] = run.elapsed()
         finally:
             await syncing
@@ -185,14 +200,14 @@ class Forker:
         self._manager.storage.sync()
         run.ms["sync"] = round((time.monotonic() - began) * 1000, 2)
 
-    def _branch(self, run: _Run, stage: Stage, name: str, index: int, ports: dict[int, int]) -> Workspace:
+    def _branch(self, run: _Run, stage: Stage, name: str, index: int, ports: dict[int, int], hostname: str) -> Workspace:
         source = run.source
         return Workspace(
             id=stage.id, name=name, kind="branch", image=source.image, state=State.STARTING, parent=source.id, batch=run.batch,
             index=index, generation=source.generation + 1, desktop=source.desktop,
             ports={str(container): host for container, host in ports.items()}, network=source.network,
             memory_limit=source.memory_limit, pids_limit=source.pids_limit, image_digest=source.image_digest,
-            tools_digest=source.tools_digest, stream_port=source.stream_port, hostname=source.hostname, env=dict(source.env),
+            tools_digest=source.tools_digest, stream_port=source.stream_port, hostname=hostname, env=dict(source.env),
             workdir=source.workdir, pid=stage.pid, pid_start=stage.pid_start, master_token=source.master_token,
         )  # fmt: skip
 
@@ -233,7 +248,7 @@ class Forker:
         """Snapshot the upper for each branch and pass its root on. Inside the source's pause: one thread for each branch."""
         began = time.monotonic()
         roots = await asyncio.gather(
-            *(self._manager.runtime.call(lambda branch=branch: self._root(run.source, branch)) for branch in run.branches),
+            *(self._manager.runtime.call(lambda branch=branch: self._root(run, branch)) for branch in run.branches),
             return_exceptions=True,
         )
         try:
@@ -247,14 +262,16 @@ class Forker:
                     os.close(root)
         run.ms["snapshot"] = round((time.monotonic() - began) * 1000, 2)
 
-    def _root(self, source: Workspace, branch: Workspace) -> int:
-        layer = self._manager.storage.snapshot_layer(source.id, branch.id)
+    def _root(self, run: _Run, branch: Workspace) -> int:
+        layer = self._manager.storage.snapshot_layer(run.source.id, branch.id)
         root = self._manager.mount_root_now(branch, layer)
         try:
-            write_branch_record(root, branch)
-        except OSError as error:
+            identity.write_branch_files(root, branch, run.options.identity)
+            if identity.wants_to_hear(root):
+                run.listeners.add(branch.id)
+        except BaseException:
             os.close(root)
-            raise from_oserror(f"cannot write /run/tclone/branch.json of {branch.id}", error) from error
+            raise
         return root
 
     # After it
@@ -263,14 +280,10 @@ class Forker:
         """Make the surviving branches workspaces; the others are taken back."""
         manager = self._manager
         for branch in survivors:
-            if not branch.desktop:
-                branch.move_to(State.READY)
             manager.workspaces[branch.id] = branch
-            try:
-                manager.watch(branch)
-            except ProcessLookupError:
-                branch.move_to(State.STOPPED)
-                branch.error = "its first process ended right after the fork"
+            manager.watch(branch)
+            if branch.alive and not branch.desktop and branch.id not in run.listeners:
+                branch.move_to(State.READY)
         await manager.changed(*survivors)
         undo.pop_all()
         for stage in run.stages:
@@ -278,6 +291,25 @@ class Forker:
             if stage.id in run.errors:
                 await self.stages.discard(stage)
         await manager.database.journal_end(run.journal)
+
+    async def _tell(self, run: _Run) -> None:
+        """Let the programs of the branches know that they were forked: before anyone is told that a branch is ready."""
+        waiting = [branch for branch in run.branches if branch.id in run.listeners and branch.alive and branch.id not in run.errors]
+        if waiting:
+            await asyncio.gather(*(self._tell_branch(run, branch) for branch in waiting))
+            run.ms["hooks"] = run.elapsed()
+        for branch in run.branches:
+            if branch.state is State.STOPPED and branch.id not in run.errors:
+                run.errors[branch.id] = branch.error or "it has stopped"
+
+    async def _tell_branch(self, run: _Run, branch: Workspace) -> None:
+        wrong = await identity.tell(self._manager.executor, branch)
+        if wrong is not None:
+            log.warning("hooks of %s: %s", branch.id, wrong)
+            run.hook_errors[branch.id] = wrong
+        if branch.state is State.STARTING and not branch.desktop:
+            branch.move_to(State.READY)
+            await self._manager.changed(branch)
 
     async def _first_frames(self, run: _Run) -> None:
         """Wait for each branch's desktop to deliver a picture, under a stream token of its own."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import shutil
@@ -18,12 +17,13 @@ from engine import bundle, overlay, readiness, syscalls
 from engine.cgroups import Cgroups, Limits
 from engine.config import Config
 from engine.database import Database
-from engine.errors import BadRequest, Conflict, EngineError, Internal, NotFound, from_oserror
+from engine.errors import BadRequest, Conflict, EngineError, Internal, NotFound
 from engine.events import Events
+from engine.identity import write_launch_files
 from engine.images import Image, ImageStore
 from engine.network import Network, PortRequest
-from engine.network.settings import ADDRESS, RESOLVER
 from engine.process import Executor
+from engine.program import check_start_command
 from engine.runtime import Runtime
 from engine.storage import Storage
 from engine.threads import in_thread
@@ -194,6 +194,7 @@ class Manager:
         layer = await in_thread(lambda: self.storage.create_layer(workspace.id))
         root = await self.mount_root(workspace, layer)
         try:
+            await in_thread(lambda: check_start_command(root, command, workspace.env, workspace.workdir))
             await in_thread(lambda: write_launch_files(root, workspace))
             report("container")
             directory = self.run_dir(workspace.id) / "bundle"
@@ -256,8 +257,17 @@ class Manager:
     # The end of pid 1
 
     def watch(self, workspace: Workspace) -> None:
-        """Notice when the workspace's pid 1 ends."""
-        pidfd = syscalls.pidfd_open(workspace.pid)
+        """Notice when the workspace's pid 1 ends; at once, when it has ended already."""
+        try:
+            pidfd = syscalls.pidfd_open(workspace.pid)
+            if syscalls.start_time(workspace.pid) != workspace.pid_start or syscalls.has_ended(pidfd):
+                os.close(pidfd)
+                pidfd = -1
+        except (OSError, ValueError, IndexError):
+            pidfd = -1
+        if pidfd < 0:
+            self._ended(workspace)
+            return
         self._watched[workspace.id] = pidfd
         asyncio.get_running_loop().add_reader(pidfd, self._ended, workspace)
 
@@ -349,33 +359,6 @@ class Manager:
         for workspace in list(self._watched):
             self.unwatch(workspace)
         self.events.close()
-
-
-def write_launch_files(root: int, workspace: Workspace) -> None:
-    """The files every source has before its first process runs. Image content is not trusted: no link is followed out."""
-    write = syscalls.write_file_inside
-    try:
-        write(root, "/etc/hostname", f"{workspace.hostname}\n".encode())
-        write(root, "/etc/hosts", _hosts(workspace.hostname).encode())
-        write(root, "/etc/resolv.conf", f"nameserver {RESOLVER}\n".encode())
-        write_branch_record(root, workspace)
-        if workspace.desktop:
-            write(root, "/run/tclone/stream-master", workspace.master_token.encode(), 0o600)
-    except OSError as error:
-        raise from_oserror(f"image {workspace.image}: cannot write {error.filename or 'its set-up files'}", error) from error
-
-
-def write_branch_record(root: int, workspace: Workspace) -> None:
-    """/run/tclone/branch.json: who this workspace is; its generation tells a program that it was forked."""
-    record = {
-        "id": workspace.id, "name": workspace.name, "parent": workspace.parent, "batch": workspace.batch,
-        "index": workspace.index, "generation": workspace.generation, "created": workspace.created,
-    }  # fmt: skip
-    syscalls.write_file_inside(root, "/run/tclone/branch.json", json.dumps(record).encode() + b"\n")
-
-
-def _hosts(hostname: str) -> str:
-    return f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n{ADDRESS}\t{hostname}\n"
 
 
 def _start_time(workspace: Workspace) -> int:

@@ -330,8 +330,8 @@ async def _read_some(stream: asyncio.StreamReader) -> bytes:
 
 
 def _environment(workspace: Workspace, command: Command, account: _Account) -> dict[str, str]:
-    """The workspace's own environment, the account's names, then what the caller gave."""
-    env = {"PATH": bundle.DEFAULT_PATH, **workspace.env}
+    """The workspace's own environment, who it is, the account's names, then what the caller gave."""
+    env = {"PATH": bundle.DEFAULT_PATH, **workspace.env, **workspace.variables()}
     env.update({"HOME": account.home, "USER": account.name, "LOGNAME": account.name})
     if command.tty:
         env.setdefault("TERM", "xterm-256color")

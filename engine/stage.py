@@ -72,7 +72,8 @@ class Stages:
         if failures:
             await asyncio.gather(*(self.discard(stage) for stage in taken))
             raise failures[0]
-        return taken
+        # Ready ones may be older than others made meanwhile: ids of a batch ascend with the branches' indexes.
+        return sorted(taken, key=lambda stage: int(stage.id.partition("-")[2]))
 
     async def _prepare(self, policy: str) -> Stage:
         manager = self._manager

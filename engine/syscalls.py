@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
+import select
 import socket
 import stat
 import struct
@@ -62,6 +64,7 @@ _BTRFS_SUBVOL_RDONLY = 1 << 1
 _BTRFS_SUPER_MAGIC = 0x9123683E
 _BTRFS_FIRST_FREE_OBJECTID = 256
 _AT_FDCWD = -100
+_OPENAT2_ATTEMPTS = 128
 
 
 def _check(result: int, what: str) -> int:
@@ -124,6 +127,13 @@ def set_hostname_of(pid: int, hostname: str) -> None:
 def pidfd_open(pid: int) -> int:
     """A close-on-exec pidfd; readable once the process has ended."""
     return os.pidfd_open(pid)
+
+
+def has_ended(pidfd: int) -> bool:
+    """Whether the process of a pidfd has ended, reaped or not."""
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(0))
 
 
 def pidfd_send_signal(pidfd: int, signal_number: int) -> None:
@@ -223,23 +233,35 @@ def syncfs(fd: int) -> None:
 
 
 def openat2(dirfd: int, path: str, flags: int, resolve: int, mode: int = 0) -> int:
-    """Open `path` below `dirfd` with the kernel holding the walk to `resolve` (RESOLVE_*)."""
+    """Open `path` below `dirfd` with the kernel holding the walk to `resolve` (RESOLVE_*).
+
+    The kernel gives up with EAGAIN when a rename anywhere crosses a walk with `..` in it: then it is walked again.
+    """
     how = struct.pack("QQQ", flags | os.O_CLOEXEC, mode, resolve)
-    return _call(_SYS_OPENAT2, f"openat2 {path}", dirfd, os.fsencode(path), ctypes.c_char_p(how), len(how))
+    for _ in range(_OPENAT2_ATTEMPTS):
+        with contextlib.suppress(BlockingIOError):
+            return _call(_SYS_OPENAT2, f"openat2 {path}", dirfd, os.fsencode(path), ctypes.c_char_p(how), len(how))
+    raise OSError(errno.EAGAIN, f"openat2 {path}: its directories are renamed all the time")
 
 
 def open_dir_inside(root_fd: int, path: str, mode: int = 0o755) -> int:
-    """Open directory `path` of the tree at `root_fd`, making what is missing; symlinks resolve inside the tree only."""
+    """Open directory `path` of the tree at `root_fd`, making what is missing; symlinks resolve inside the tree only.
+
+    A last component that is made gets exactly `mode`, those before it 0755.
+    """
     current = openat2(root_fd, ".", os.O_PATH | os.O_DIRECTORY, RESOLVE_IN_ROOT)
     walked = ""
     try:
-        for part in Path(path.strip("/")).parts:
+        parts = Path(path.strip("/")).parts
+        for number, part in enumerate(parts, 1):
             walked = f"{walked}/{part}"
             try:
                 found = openat2(root_fd, walked, os.O_PATH | os.O_DIRECTORY, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
             except FileNotFoundError:
-                os.mkdir(part, mode, dir_fd=current)
+                os.mkdir(part, 0o755, dir_fd=current)
                 found = openat2(current, part, os.O_PATH | os.O_DIRECTORY, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)
+                if number == len(parts) and mode != 0o755:
+                    os.chmod(f"/proc/self/fd/{found}", mode)
             os.close(current)
             current = found
     except BaseException:

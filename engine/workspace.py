@@ -97,6 +97,13 @@ class Workspace:
             del record[name]
         return record
 
+    def variables(self) -> dict[str, str]:
+        """What commands started in it find in their environment. Programs that were forked along keep the environment they had."""
+        known = {"TCLONE_WORKSPACE": self.id, "TCLONE_NAME": self.name, "TCLONE_GENERATION": str(self.generation)}
+        if self.kind == "branch":
+            known |= {"TCLONE_PARENT": self.parent or "", "TCLONE_BATCH": self.batch or "", "TCLONE_BRANCH_INDEX": str(self.index)}
+        return known
+
     def record(self) -> dict[str, Any]:
         """Everything, as it is kept in the database."""
         record = dataclasses.asdict(self)

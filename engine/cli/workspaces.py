@@ -100,6 +100,8 @@ async def fork(client: EngineClient, arguments: argparse.Namespace) -> int:
                 name=arguments.name,
                 tcp_close=arguments.tcp_close,
                 ghost_limit=arguments.ghost_limit,
+                hostname=arguments.hostname,
+                new_machine_id=arguments.new_machine_id,
             )
         except Unsupported as refused:
             if arguments.json:
@@ -112,6 +114,9 @@ async def fork(client: EngineClient, arguments: argparse.Namespace) -> int:
         for branch in result["branches"]:
             if not branch["error"]:
                 print(branch["id"])
+    for branch in result["branches"]:
+        if branch.get("hook_error"):
+            output.error(f"{branch['name']}: {branch['hook_error']}")
     for branch in failed:
         output.error(f"{branch['name'] or branch['id']}: {branch['error']}")
     return 1 if failed else 0

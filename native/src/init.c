@@ -7,6 +7,8 @@
  * its own, forwards signals to it, reaps whatever ends, and ends with CMD's status; the kernel then kills the rest of the pid namespace.
  * Its state is kept as simple as can be, because every fork makes it anew: one thread, no handler, three descriptors, one blocking wait.
  */
+#include "after_fork.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -46,7 +48,7 @@ static int open_directory_below_root(const char *const *names)
     return directory;
 }
 
-static int open_console_log(void)
+int open_console_log(void)
 {
     static const char *const names[] = { "var", "log", "tclone", NULL };
     int directory = open_directory_below_root(names);
@@ -127,8 +129,10 @@ int main(int argc, char **argv)
         puts("tclone-init " TCLONE_VERSION);
         return 0;
     }
+    if (argc == 2 && strcmp(argv[1], "--after-fork") == 0)
+        return after_fork();
     if (argc < 3 || strcmp(argv[1], "--") != 0) {
-        fputs("usage: tclone-init -- COMMAND [ARGUMENT...]\n       tclone-init --version\n", stderr);
+        fputs("usage: tclone-init -- COMMAND [ARGUMENT...]\n       tclone-init --after-fork\n       tclone-init --version\n", stderr);
         return EXIT_USAGE;
     }
     open_standard_descriptors();

@@ -43,6 +43,10 @@ def main() -> int:
         return 1
     phase("preflight")
     phase("frozen")
+    if behaviour == "fail with roots unread":
+        time.sleep(1)
+        tell(event="error", code="limit", message="the real reason")
+        return 1
     for _ in branches:
         message, fds, _, _ = socket.recv_fds(control, 4096, 1)
         if json.loads(message)["op"] != "root" or len(fds) != 1:
@@ -57,6 +61,9 @@ def main() -> int:
         tell(event="branch", id=branches[0], error="cannot map 0x1000 in pid 3")
     phase("rebuilt")
     phase("usable")
+    if behaviour == "branch dies":
+        initial = next(arguments[index + 1] for index, word in enumerate(arguments) if word == "--branch").split(":")[2]
+        os.kill(int(initial), signal.SIGKILL)
     tell(event="done", mode="copy", processes=2, threads=2, bytes_copied=4096, ms={"copy": 0.5})
     return 0
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine.client import EngineClient
-from engine.errors import Conflict, EngineError, Internal, Unsupported
+from engine.errors import Conflict, EngineError, Internal, LimitReached, Unsupported
 from tests.engine.support import IMAGE, NATIVE, Engine, eventually, leftovers
 from tests.leaks import LeakCounter
 
@@ -94,6 +94,7 @@ FAILURES = [
     ("die at captured", Internal, "without a result"),
     ("die at resumed", Internal, "without a result"),
     ("die at rebuilt", Internal, "without a result"),
+    ("fail with roots unread", LimitReached, "the real reason"),
 ]
 
 
@@ -119,6 +120,22 @@ async def test_one_branch_of_two_fails(engine: Engine, client: EngineClient, sou
     assert "cannot map" in failed["error"] and good["error"] is None
     assert {item["id"] for item in await client.list()} == {source["id"], good["id"]}
     assert not leftovers(engine, failed["id"])
+
+
+async def test_a_branch_that_dies_at_the_last_moment_is_not_called_ready(
+    client: EngineClient, source: dict, behave: Callable[[str], None]
+) -> None:
+    behave("branch dies")
+    dead, alive = (await client.fork("src", copies=2))["branches"]
+    assert "first process ended" in dead["error"] and alive["error"] is None
+    assert [(await client.get(branch["id"]))["state"] for branch in (dead, alive)] == ["stopped", "ready"]
+
+
+async def test_ids_of_a_batch_ascend(client: EngineClient, source: dict) -> None:
+    for _ in range(2):
+        result = await client.fork("src", copies=4)
+        numbers = [int(branch["id"].removeprefix("ws-")) for branch in result["branches"]]
+        assert numbers == sorted(numbers)
 
 
 async def test_one_operation_on_a_source_at_a_time(client: EngineClient, source: dict, behave: Callable[[str], None], engine: Engine) -> None:

@@ -70,7 +70,7 @@ async def test_the_end_of_pid_1_is_noticed_and_the_log_stays(engine: Engine, cli
 
 
 async def test_a_program_that_ends_at_once_is_reported_and_leaves_a_removable_workspace(client: EngineClient) -> None:
-    made = await client.launch(IMAGE, command=["/no/such/program"])
+    made = await client.launch(IMAGE, command=["true"])
 
     async def ended() -> bool:
         return (await client.get(made["id"]))["state"] in ("stopped", "failed")
