@@ -112,6 +112,7 @@ struct world {
     uint64_t frozen_ns;         /* monotonic, when the last thread had stopped */
     int net_ns, ipc_ns;         /* of the source */
     struct unix_table *unix_sockets;    /* kinds/unix.c */
+    struct inet_table *inet_sockets;    /* kinds/inet.c: streams */
     struct shared_objects *shared;      /* shared.c: memfd, /dev/shm, SysV, shared anonymous memory */
     struct families *families;  /* family.c: processes that share memory through forks */
     struct file_openings *openings;     /* files.c: files opened for mappings, executables, directories */

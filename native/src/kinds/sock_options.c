@@ -78,6 +78,8 @@ int socket_options_read(struct socket_options *options, const struct description
     int count = name_count(names);
     for (int i = 0; i < count; i++) {
         struct socket_option value;
+        if (fresh[i].size == 0 && !names[i].size_varies)
+            continue;           /* not an option of this family */
         read_option(description->local, &names[i], &value);
         if (value.level == SOL_SOCKET && value.name == SO_SNDBUF)
             memcpy(&options->send_buffer, value.value, sizeof(int));
@@ -103,7 +105,7 @@ void socket_option_emit(struct batch *batch, uint64_t fd, int level, int name, c
 }
 
 /* Sizes are read back doubled, and only the FORCE variants ignore the sysctl limits of the branch. */
-static void emit_one(struct batch *batch, uint64_t fd, const struct socket_option *option, const char *what)
+void socket_option_put(struct batch *batch, uint64_t fd, const struct socket_option *option, const char *what)
 {
     if (option->level != SOL_SOCKET || (option->name != SO_SNDBUF && option->name != SO_RCVBUF)) {
         socket_option_emit(batch, fd, option->level, option->name, option->value, option->size, what);
@@ -118,7 +120,12 @@ static void emit_one(struct batch *batch, uint64_t fd, const struct socket_optio
 void socket_options_emit(struct batch *batch, const struct socket_options *options, uint64_t fd, const char *what)
 {
     for (int i = 0; i < options->count; i++)
-        emit_one(batch, fd, &options->list[i], what);
+        socket_option_put(batch, fd, &options->list[i], what);
+    socket_options_emit_filter(batch, options, fd, what);
+}
+
+void socket_options_emit_filter(struct batch *batch, const struct socket_options *options, uint64_t fd, const char *what)
+{
     if (options->filter_count) {
         struct plan *plan = batch->plan;
         struct sock_fprog program = { .len = (unsigned short)options->filter_count };
@@ -126,6 +133,12 @@ void socket_options_emit(struct batch *batch, const struct socket_options *optio
         program.filter = (struct sock_filter *)plan_data(plan, options->filter, size);
         socket_option_emit(batch, fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program, what);
     }
+}
+
+bool socket_has_ebpf_filter(int fd)
+{
+    socklen_t count = 0;
+    return getsockopt(fd, SOL_SOCKET, SO_GET_FILTER, NULL, &count) < 0 && errno == EACCES;
 }
 
 int socket_number(int fd, int name)

@@ -4,7 +4,7 @@
 
 #include "../plan.h"
 
-#define OPTION_MAXIMUM 24
+#define OPTION_MAXIMUM 48       /* IP_OPTIONS take up to 40 bytes */
 
 struct socket_option {
     int level, name;
@@ -23,6 +23,7 @@ struct socket_options {
 struct option_name {
     int level, name;
     uint32_t size;
+    bool size_varies;           /* a fresh socket reports it with no bytes at all: SO_BINDTODEVICE, IP_OPTIONS */
 };
 
 /* Read the options in `names` (ends with size 0) of description->local; `type` and `protocol` as socket(2) takes them. */
@@ -30,10 +31,14 @@ int socket_options_read(struct socket_options *options, const struct description
                         int type, int protocol, struct error *err);
 /* The value of an option that was read and differs from the default, or NULL. */
 const struct socket_option *socket_options_find(const struct socket_options *options, int level, int name);
-/* Emit setsockopt for all of them on descriptor `fd`. */
+/* Emit setsockopt for one, and for all of them and the packet filter, on descriptor `fd`. */
+void socket_option_put(struct batch *batch, uint64_t fd, const struct socket_option *option, const char *what);
+void socket_options_emit_filter(struct batch *batch, const struct socket_options *options, uint64_t fd, const char *what);
 void socket_options_emit(struct batch *batch, const struct socket_options *options, uint64_t fd, const char *what);
 void socket_option_emit(struct batch *batch, uint64_t fd, int level, int name, const void *value, uint32_t size, const char *what);
 
 int socket_number(int fd, int name);    /* an int option of SOL_SOCKET, or -1 */
+/* Does the kernel run an eBPF program on what this socket receives? Such a program cannot be read back. */
+bool socket_has_ebpf_filter(int fd);
 
 #endif

@@ -1,0 +1,135 @@
+/* Sockets that no process has a descriptor of, as sock_diag(7) shows them: ends that were closed, ends that were not accepted yet. */
+#include "inet.h"
+#include "sock_diag.h"
+#include "../descriptors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <linux/sockios.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#define RECEIVE_SIZE 32768
+
+struct diag_request {
+    struct nlmsghdr header;
+    struct inet_diag_req_v2 body;
+};
+
+/* One sock_diag socket for the network namespace asked last; nearly always there is only one. */
+static int diag_for(struct world *world, const struct inet_socket *socket, struct error *err)
+{
+    static int fd = -1;
+    static uint64_t of;
+    if (fd >= 0 && of == socket->namespace)
+        return fd;
+    close_fd(&fd);
+    AUTO_CLOSE int namespace = ioctl(socket->description->local, SIOCGSKNS);
+    fd = sock_diag_open(namespace >= 0 ? namespace : world->net_ns, err);
+    of = socket->namespace;
+    return fd;
+}
+
+static void put_address(uint32_t *words, uint16_t *port, const union inet_address *address)
+{
+    *port = address->v4.sin_port;
+    if (address->any.sa_family == AF_INET)
+        words[0] = address->v4.sin_addr.s_addr;
+    else
+        memcpy(words, &address->v6.sin6_addr, sizeof address->v6.sin6_addr);
+}
+
+static int ask(int fd, const struct diag_request *request, const struct inet_socket *socket, struct error *err)
+{
+    if (send(fd, request, sizeof *request, 0) == (ssize_t)sizeof *request)
+        return 0;
+    return fail_errno(err, "%s: sock_diag does not take a request about it", socket->label);
+}
+
+static ssize_t receive(int fd, char *buffer, const struct inet_socket *socket, struct error *err)
+{
+    ssize_t got;
+    do
+        got = recv(fd, buffer, RECEIVE_SIZE, 0);
+    while (got < 0 && errno == EINTR);
+    return got > 0 ? got : fail_errno(err, "%s: sock_diag does not answer", socket->label);
+}
+
+int inet_diag_mirror(struct world *world, const struct inet_socket *socket, struct inet_found *found, struct error *err)
+{
+    *found = (struct inet_found){ 0 };
+    int fd = diag_for(world, socket, err);
+    if (fd < 0)
+        return -1;
+    struct diag_request request = {
+        .header = { .nlmsg_len = sizeof request, .nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST },
+        .body = { .sdiag_family = (uint8_t)socket->domain, .sdiag_protocol = IPPROTO_TCP, .idiag_states = ~0u,
+                  .id.idiag_cookie = { INET_DIAG_NOCOOKIE, INET_DIAG_NOCOOKIE } },
+    };
+    put_address(request.body.id.idiag_src, &request.body.id.idiag_sport, &socket->peer);
+    put_address(request.body.id.idiag_dst, &request.body.id.idiag_dport, &socket->local);
+    char buffer[RECEIVE_SIZE];
+    if (ask(fd, &request, socket, err) < 0 || receive(fd, buffer, socket, err) < 0)
+        return -1;
+    const struct nlmsghdr *header = (const void *)buffer;
+    if (header->nlmsg_type == NLMSG_ERROR)
+        return 0;               /* ENOENT: nobody is there any more */
+    const struct inet_diag_msg *message = NLMSG_DATA(header);
+    /* Without a connection the kernel finds the listener. */
+    if (message->idiag_state == STREAM_LISTEN || message->id.idiag_dport != request.body.id.idiag_dport)
+        return 0;
+    *found = (struct inet_found){ message->idiag_state, message->idiag_inode, message->idiag_wqueue };
+    return 0;
+}
+
+static void take_destination(struct inet_socket *socket, const struct inet_diag_msg *message)
+{
+    struct stream *stream = socket->stream;
+    stream->connecting_to.any.sa_family = (sa_family_t)socket->domain;
+    stream->connecting_to.v4.sin_port = message->id.idiag_dport;
+    if (socket->domain == AF_INET) {
+        stream->connecting_to.v4.sin_addr.s_addr = message->id.idiag_dst[0];
+        stream->connecting_size = sizeof stream->connecting_to.v4;
+        return;
+    }
+    struct in6_addr *address = &stream->connecting_to.v6.sin6_addr;
+    if (message->idiag_family == AF_INET) {     /* the socket speaks IPv4 under an IPv6 address */
+        address->s6_addr[10] = address->s6_addr[11] = 0xff;
+        memcpy(address->s6_addr + 12, message->id.idiag_dst, 4);
+    } else {
+        memcpy(address, message->id.idiag_dst, sizeof *address);
+    }
+    stream->connecting_to.v6.sin6_scope_id = IN6_IS_ADDR_LINKLOCAL(address) ? message->id.idiag_if : 0;
+    stream->connecting_size = sizeof stream->connecting_to.v6;
+}
+
+int inet_diag_destination(struct world *world, struct inet_socket *socket, struct error *err)
+{
+    int fd = diag_for(world, socket, err);
+    if (fd < 0)
+        return -1;
+    struct diag_request request = {
+        .header = { .nlmsg_len = sizeof request, .nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP },
+        .body = { .sdiag_family = (uint8_t)socket->domain, .sdiag_protocol = IPPROTO_TCP, .idiag_states = 1u << STREAM_SYN_SENT },
+    };
+    if (ask(fd, &request, socket, err) < 0)
+        return -1;
+    for (;;) {
+        char buffer[RECEIVE_SIZE];
+        ssize_t got = receive(fd, buffer, socket, err);
+        if (got < 0)
+            return -1;
+        size_t left = (size_t)got;
+        for (const struct nlmsghdr *header = (const void *)buffer; NLMSG_OK(header, left); header = NLMSG_NEXT(header, left)) {
+            if (header->nlmsg_type == NLMSG_DONE || header->nlmsg_type == NLMSG_ERROR)
+                return 0;
+            const struct inet_diag_msg *message = NLMSG_DATA(header);
+            if (message->idiag_inode == (uint32_t)socket->description->st.st_ino)
+                take_destination(socket, message);
+        }
+    }
+}
