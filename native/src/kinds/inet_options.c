@@ -113,8 +113,10 @@ int inet_options_read(struct inet_socket *socket, struct error *err)
 {
     const struct option_name *names = datagram_options;
     if (socket->stream) {
-        int state = socket->stream->state;
-        names = state == STREAM_LISTEN || state == STREAM_CLOSE || state == STREAM_SYN_SENT ? stream_options : connection_options;
+        const struct stream *stream = socket->stream;
+        /* What a connection has found out by itself (its segment size, its window) is not to be set. */
+        bool fresh = stream->state == STREAM_CLOSE && !stream->error_pending && !stream->read_shut;
+        names = stream->state == STREAM_LISTEN || fresh ? stream_options : connection_options;
     } else if (socket->type == SOCK_RAW) {
         names = raw_options;
     }
