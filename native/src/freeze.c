@@ -31,7 +31,7 @@ uint64_t monotonic_ns(void)
     return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
 }
 
-int wait_for_stop(pid_t tid, bool *job_control, uint64_t deadline)
+int wait_for_stop(pid_t tid, int *stop_signal, uint64_t deadline)
 {
     for (unsigned spins = 0;; spins++) {
         int status;
@@ -50,7 +50,7 @@ int wait_for_stop(pid_t tid, bool *job_control, uint64_t deadline)
             return -1;
         if (status >> 16 == PTRACE_EVENT_STOP) {
             int signal = WSTOPSIG(status);
-            *job_control = signal == SIGSTOP || signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
+            *stop_signal = signal == SIGSTOP || signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU ? signal : 0;
             return 0;
         }
         /* A signal on its way was met first: deliver it, the interrupt is still pending. */
@@ -138,7 +138,7 @@ static int stop_threads(struct process *process, int from, uint64_t deadline, st
 {
     for (int i = from; i < process->thread_count;) {
         struct thread *thread = &process->threads[i];
-        if (wait_for_stop(thread->tid, &thread->stopped_by_job_control, deadline) == 0) {
+        if (wait_for_stop(thread->tid, &thread->stop_signal, deadline) == 0) {
             i++;
             continue;
         }
@@ -267,9 +267,9 @@ void thaw(struct world *world)
                 continue;
             if (ptrace(PTRACE_DETACH, thread->tid, 0, 0) < 0 && errno == ESRCH) {
                 /* Not stopped yet (a failed freeze): bring it to a stop, since only a stopped tracee can be detached. */
-                bool job_control;
+                int stop_signal;
                 ptrace(PTRACE_INTERRUPT, thread->tid, 0, 0);
-                if (wait_for_stop(thread->tid, &job_control, monotonic_ns() + 200000000ull) == 0)
+                if (wait_for_stop(thread->tid, &stop_signal, monotonic_ns() + 200000000ull) == 0)
                     ptrace(PTRACE_DETACH, thread->tid, 0, 0);
             }
             thread->tid = -thread->tid;

@@ -8,8 +8,11 @@
 int freeze(struct world *world, struct error *err);
 /* Let every stopped thread of the source run again. Idempotent. */
 void thaw(struct world *world);
-/* Is the tracee in a stop that PTRACE_INTERRUPT or job control caused? Waits for it; -1 when it is gone or `deadline` (monotonic ns) passed. */
-int wait_for_stop(pid_t tid, bool *job_control, uint64_t deadline);
+/*
+ * Is the tracee in a stop that PTRACE_INTERRUPT or job control caused? Waits for it; -1 when it is gone or `deadline` (monotonic ns) passed.
+ * *stop_signal: by which signal job control stopped it, 0 = it did not.
+ */
+int wait_for_stop(pid_t tid, int *stop_signal, uint64_t deadline);
 uint64_t monotonic_ns(void);
 
 #define FREEZE_TIMEOUT_NS (5ull * 1000 * 1000 * 1000)

@@ -37,6 +37,7 @@
 #define STOP_TIMEOUT_NS (10ull * 1000 * 1000 * 1000)
 #define PARK_SECONDS 5          /* a tracer that lives takes a parked thread within microseconds */
 #define MAX_PARTS 48
+#define SPINS_BEFORE_A_CLOSER_LOOK 100
 #ifndef PTRACE_EVENT_STOP
 #define PTRACE_EVENT_STOP 128
 #endif
@@ -123,7 +124,27 @@ int inject_prepare(struct error *err)
     return 0;
 }
 
-static int wait_syscall_stop(pid_t tid, struct error *err)
+/*
+ * SIGSTOP cannot be blocked: one more of them that waits in a stopped program, or one that came during the freeze, is met as soon as the thread
+ * runs. It is kept back and sent again when the thread is as it was (return_stops).
+ */
+static bool withholds_stop(int status, bool *withheld)
+{
+    if (status >> 16 || WSTOPSIG(status) != SIGSTOP)
+        return false;
+    *withheld = true;
+    return true;
+}
+
+static void return_stops(struct process *process)
+{
+    for (int i = 0; i < process->thread_count; i++) {
+        if (process->threads[i].stop_withheld)
+            kill(process->pid, SIGSTOP);
+    }
+}
+
+static int wait_syscall_stop(pid_t tid, bool *withheld, struct error *err)
 {
     uint64_t deadline = monotonic_ns() + STOP_TIMEOUT_NS;
     for (unsigned spins = 0;; spins++) {
@@ -133,7 +154,7 @@ static int wait_syscall_stop(pid_t tid, struct error *err)
             return fail(err, "gone", "thread %d ended while it was being copied", tid);
         if (got > 0 && WSTOPSIG(status) == (SIGTRAP | 0x80))
             return 0;
-        if (got > 0 && status >> 16 == PTRACE_EVENT_STOP) {
+        if (got > 0 && (status >> 16 == PTRACE_EVENT_STOP || withholds_stop(status, withheld))) {
             /* A program stopped by job control (Ctrl-Z) met our interrupt while it was stopped: it reports once more before it runs. */
             if (ptrace(PTRACE_SYSCALL, tid, 0, 0) < 0)
                 return fail_errno(err, "cannot step thread %d", tid);
@@ -151,7 +172,7 @@ static int wait_syscall_stop(pid_t tid, struct error *err)
 }
 
 static int execute_at(pid_t tid, const struct user_regs_struct *base, uint64_t address, long number, const uint64_t args[6], long *result,
-                      struct error *err)
+                      bool *withheld, struct error *err)
 {
     struct user_regs_struct regs = *base;
     regs.orig_rax = (uint64_t)-1;       /* no syscall restart from here */
@@ -168,7 +189,7 @@ static int execute_at(pid_t tid, const struct user_regs_struct *base, uint64_t a
     for (int stop = 0; stop < 2; stop++) {      /* entry, exit */
         if (ptrace(PTRACE_SYSCALL, tid, 0, 0) < 0)
             return fail_errno(err, "cannot step thread %d", tid);
-        if (wait_syscall_stop(tid, err) < 0)
+        if (wait_syscall_stop(tid, withheld, err) < 0)
             return -1;
     }
     if (get_registers(tid, &regs, err) < 0)
@@ -180,7 +201,8 @@ static int execute_at(pid_t tid, const struct user_regs_struct *base, uint64_t a
 int inject_syscall(pid_t tid, const struct user_regs_struct *base, uint64_t vdso, long number, const uint64_t args[6], long *result,
                    struct error *err)
 {
-    return execute_at(tid, base, vdso + syscall_offset, number, args, result, err);
+    bool withheld;              /* in a branch nobody has sent one yet */
+    return execute_at(tid, base, vdso + syscall_offset, number, args, result, &withheld, err);
 }
 
 /* Write the cave into the leader's vdso: the kernel gives the process its own copy of that one page. */
@@ -205,7 +227,8 @@ static int cave_syscall(struct process *process, long number, const uint64_t arg
     struct thread *leader = &process->threads[0];
     int status = set_signal_mask(leader->tid, ALL_SIGNALS, err);
     if (status == 0)
-        status = execute_at(leader->tid, &leader->regs, process->map->vdso + cave_offset, number, args, result, err);
+        status = execute_at(leader->tid, &leader->regs, process->map->vdso + cave_offset, number, args, result,
+                            &leader->stop_withheld, err);
     status |= set_registers(leader->tid, &leader->regs, err);
     status |= set_signal_mask(leader->tid, leader->signal_mask, err);
     return status;
@@ -382,14 +405,16 @@ static int start_query(struct scratch *scratch, int index, struct error *err)
     return 0;
 }
 
-/* The same for a batch: threads of a stopped program report their stop once more. */
-static void resume_stopped(const struct process *process, const uint32_t *parked)
+/* The same for a batch: threads of a stopped program report their stop once more; others can only meet a SIGSTOP that came late. */
+static void resume_stopped(struct process *process, const uint32_t *parked, bool all)
 {
     for (int i = 0; i < process->thread_count; i++) {
-        const struct thread *thread = &process->threads[i];
+        struct thread *thread = &process->threads[i];
         int status;
-        if (!parked[i] && thread->stopped_by_job_control && waitpid(thread->tid, &status, __WALL | WNOHANG) > 0
-            && WIFSTOPPED(status) && status >> 16 == PTRACE_EVENT_STOP)
+        if (parked[i] || (!all && !thread->stop_signal && !thread->stop_withheld))
+            continue;
+        if (waitpid(thread->tid, &status, __WALL | WNOHANG) > 0 && WIFSTOPPED(status)
+            && (status >> 16 == PTRACE_EVENT_STOP || withholds_stop(status, &thread->stop_withheld)))
             ptrace(PTRACE_CONT, thread->tid, 0, 0);
     }
 }
@@ -407,7 +432,7 @@ static int await_parked(struct scratch *scratch, struct error *err)
             done += parked[i] != 0;
         if (done == count)
             return 0;
-        resume_stopped(scratch->process, parked);
+        resume_stopped(scratch->process, parked, spins > SPINS_BEFORE_A_CLOSER_LOOK);
         if (monotonic_ns() > deadline)
             return fail(err, "internal", "%s: the questions to it were not answered in time", process_label(scratch->process));
         if (spins > 100)
@@ -420,9 +445,9 @@ static int await_parked(struct scratch *scratch, struct error *err)
 /* Stop the thread again and give it back what it had. */
 static int take_back(struct thread *thread, struct error *err)
 {
-    bool job_control;
+    int stop_signal;
     ptrace(PTRACE_INTERRUPT, thread->tid, 0, 0);
-    if (wait_for_stop(thread->tid, &job_control, monotonic_ns() + STOP_TIMEOUT_NS) < 0)
+    if (wait_for_stop(thread->tid, &stop_signal, monotonic_ns() + STOP_TIMEOUT_NS) < 0)
         return fail(err, "gone", "thread %d ended while it was being copied", thread->tid);
     int status = set_registers(thread->tid, &thread->regs, err);
     return status | set_signal_mask(thread->tid, thread->signal_mask, err);
@@ -486,8 +511,10 @@ static int run_all(struct scratch *scratches, int count, struct error *err)
         status = write_queries(&scratches[i], err);
     if (status == 0)
         status = run_queries(scratches, mapped, err);
-    for (int i = 0; i < mapped; i++)
+    for (int i = 0; i < mapped; i++) {
         status |= unmap_scratch(&scratches[i], err);
+        return_stops(scratches[i].process);
+    }
     for (int i = 0; i < mapped; i++)
         free_queries(&scratches[i]);
     return status < 0 ? -1 : 0;

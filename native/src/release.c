@@ -3,6 +3,7 @@
 #include "inject.h"
 #include "interrupted.h"
 #include "memory.h"
+#include "parts/parts.h"
 #include "rebuild.h"
 
 #include <dirent.h>
@@ -19,14 +20,17 @@
 
 #define STOP_TIMEOUT_NS (10ull * 1000 * 1000 * 1000)
 
-/* Which thread of the source is this one? Its interpreter waits on an op that is its own. */
+/*
+ * Which thread of the source is this one? Its interpreter waits on an op that is its own, or stands at the one before: that counts the thread as
+ * ready and then wakes us, so we may be here before it went on.
+ */
 static int identify(const struct compiled *compiled, const struct process *process, pid_t tid, struct error *err)
 {
     struct user_regs_struct regs;
     if (get_registers(tid, &regs, err) < 0)
         return -1;
     for (int i = 0; i < process->thread_count; i++)
-        if (compiled->points[process->index][i].op == regs.r12)
+        if (regs.r12 == compiled->points[process->index][i].op || regs.r12 + sizeof(struct op) == compiled->points[process->index][i].op)
             return i;
     return fail(err, "internal", "%s: a thread of the branch is not where it should wait", process_label(process));
 }
@@ -64,8 +68,8 @@ static int take_process(const struct compiled *compiled, const struct process *p
         ptrace(PTRACE_INTERRUPT, found[i], 0, 0);
     }
     for (int i = 0; i < count; i++) {
-        bool job_control;
-        if (wait_for_stop(found[i], &job_control, monotonic_ns() + STOP_TIMEOUT_NS) < 0)
+        int stop_signal;
+        if (wait_for_stop(found[i], &stop_signal, monotonic_ns() + STOP_TIMEOUT_NS) < 0)
             return fail(err, "internal", "thread %d of the branch ended early", found[i]);
         int index = identify(compiled, process, found[i], err);
         if (index < 0)
@@ -101,6 +105,17 @@ static int set_thread(const struct thread *thread, pid_t tid, int memory, struct
     return set_signal_mask(tid, thread->signal_mask, err);
 }
 
+/* 0 = it runs. A signal that would not stop it now, since it is blocked or has a handler meanwhile, is replaced by SIGSTOP. */
+static int stop_signal_of(const struct process *process)
+{
+    const struct thread *leader = &process->threads[0];
+    int signal = leader->stop_signal;
+    if (!signal)
+        return leader->stop_withheld ? SIGSTOP : 0;
+    bool blocked = leader->signal_mask >> (signal - 1) & 1;
+    return signal != SIGSTOP && (blocked || process->actions[signal].handler) ? SIGSTOP : signal;
+}
+
 static int prepare_process(const struct compiled *compiled, const struct process *process, const struct branch *branch, pid_t *tids,
                            struct error *err)
 {
@@ -112,7 +127,8 @@ static int prepare_process(const struct compiled *compiled, const struct process
     for (int i = 0; i < process->thread_count; i++)
         if (set_thread(&process->threads[i], tids[i], branch->memory[process->index], err) < 0)
             return -1;
-    if (process->threads[0].stopped_by_job_control && kill(pid, SIGSTOP) < 0)
+    int stop = stop_signal_of(process);
+    if (stop && kill(pid, stop) < 0)
         return fail_errno(err, "%s: cannot stop it in the branch", process_label(process));
     return 0;
 }

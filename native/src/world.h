@@ -59,7 +59,8 @@ struct thread {
     struct user_regs_struct regs;
     void *xstate;
     size_t xstate_size;
-    bool stopped_by_job_control;
+    int stop_signal;            /* job control has stopped it by this one; 0 = it has not */
+    bool stop_withheld;         /* one more SIGSTOP was on its way and kept back (inject.c) */
     uint64_t signal_mask;
     uint64_t robust_list, robust_list_size;     /* taken by tasks.c, like rseq and clear_tid */
     uint64_t rseq, rseq_size, rseq_signature;

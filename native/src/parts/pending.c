@@ -56,6 +56,12 @@ static int pending_collect(struct query *query, void *memo, struct error *err)
     return read_queue(thread, SHARED_QUEUE, &state->pending, &state->pending_count, err);
 }
 
+/* It stops the process as soon as it is queued: release.c does that last. */
+static bool is_stop(const siginfo_t *info)
+{
+    return info->si_signo == SIGSTOP;
+}
+
 static int pending_emit(struct batch *batch, const struct thread *thread, struct error *err)
 {
     (void)err;
@@ -65,12 +71,16 @@ static int pending_emit(struct batch *batch, const struct thread *thread, struct
         const struct process_state *state = process->state;
         for (int i = 0; i < state->pending_count; i++) {
             const siginfo_t *info = &state->pending[i];
+            if (is_stop(info))
+                continue;
             EMIT(batch, "pending signal", SYS_rt_sigqueueinfo, (uint64_t)process->ns_pid, (uint64_t)info->si_signo,
                  plan_data(plan, info, sizeof *info));
         }
     }
     for (int i = 0; i < thread->pending->count; i++) {
         const siginfo_t *info = &thread->pending->list[i];
+        if (is_stop(info))
+            continue;
         EMIT(batch, "pending signal", SYS_rt_tgsigqueueinfo, (uint64_t)process->ns_pid, (uint64_t)thread->ns_tid, (uint64_t)info->si_signo,
              plan_data(plan, info, sizeof *info));
     }
