@@ -143,7 +143,20 @@ interp_start:
     sub r15, rax
     cmp r15, rbx
     jge 1f
-    mov r15, rbx
+    test r10, r10
+    jz 2f
+    mov rax, r15
+    neg rax
+    js 2f
+    xor edx, edx
+    div r10
+    inc rax
+    add [r8], rax
+    mov r15, r10
+    sub r15, rdx
+    cmp r15, rbx
+    jge 1f
+2:  mov r15, rbx
 1:  mov rax, r15
     xor edx, edx
     div rcx

@@ -36,7 +36,8 @@ enum pseudo_op {
     OP_RESUME = -7,     /* become again what the struct resume_frame at arg[0] says */
     /*
      * Two 64-bit numbers at arg[0]: the time left until arg[1] (ns of CLOCK_MONOTONIC) as seconds and units of arg[2] ns (1: a timespec, 1000: a
-     * timeval), at least one unit. For calls that take only a relative time: the batch runs an unknown time after it was written.
+     * timeval), at least one unit. For calls that take only a relative time: the batch runs an unknown time after it was written. With a period arg[3]
+     * (ns, 0 = none) the time until its next end is told instead when arg[1] has passed, and the number missed is added to the 64 bits at arg[4].
      */
     OP_TIME_LEFT = -8,
 };

@@ -74,12 +74,23 @@ uint64_t emit_result_cell(struct batch *batch)
 #define NANOSECONDS 1000000000ll
 #define COUNTABLE_SECONDS 4000000000ll  /* of 9.2 thousand million: room for the clock itself */
 
+static int64_t nanoseconds_of(const struct timespec *time)
+{
+    return time->tv_sec < COUNTABLE_SECONDS ? time->tv_sec * NANOSECONDS + time->tv_nsec : -1;
+}
+
 void emit_time_left(struct batch *batch, uint64_t cell, struct timespec left, const struct timespec *captured, uint64_t unit, const char *what)
 {
-    if (left.tv_sec >= COUNTABLE_SECONDS)
-        return;
-    int64_t deadline = (left.tv_sec + captured->tv_sec) * NANOSECONDS + left.tv_nsec + captured->tv_nsec;
-    EMIT(batch, what, OP_TIME_LEFT, cell, (uint64_t)deadline, unit);
+    int64_t nanoseconds = nanoseconds_of(&left);
+    if (nanoseconds >= 0)
+        EMIT(batch, what, OP_TIME_LEFT, cell, (uint64_t)(nanoseconds + nanoseconds_of(captured)), unit);
+}
+
+void emit_period_left(struct batch *batch, uint64_t cell, const struct itimerspec *spec, const struct timespec *captured, uint64_t missed, const char *what)
+{
+    int64_t nanoseconds = nanoseconds_of(&spec->it_value), period = nanoseconds_of(&spec->it_interval);
+    if (nanoseconds >= 0)
+        EMIT(batch, what, OP_TIME_LEFT, cell, (uint64_t)(nanoseconds + nanoseconds_of(captured)), 1, (uint64_t)(period > 0 ? period : 0), missed);
 }
 
 void emit_to_slot(struct batch *batch, const struct description *description, const char *what)

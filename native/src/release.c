@@ -95,8 +95,6 @@ static int set_thread(const struct thread *thread, pid_t tid, int memory, struct
 {
     struct user_regs_struct regs = thread->regs;
     interrupted_restart(&regs, memory, monotonic_ns() - thread->process->world->frozen_ns);
-    if (thread->rseq_abort)
-        regs.rip = thread->rseq_abort;
     if (set_registers(tid, &regs, err) < 0)
         return -1;
     struct iovec io = { thread->xstate, thread->xstate_size };

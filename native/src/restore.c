@@ -96,11 +96,15 @@ static uint64_t argument(const struct op *op, int index)
     return value;
 }
 
-static void time_left(int64_t *left, int64_t deadline, int64_t unit)
+static void time_left(int64_t *left, int64_t deadline, int64_t unit, int64_t period, uint64_t *missed)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     int64_t nanoseconds = deadline - (now.tv_sec * 1000000000ll + now.tv_nsec);
+    if (nanoseconds <= 0 && period) {
+        *missed += (uint64_t)(-nanoseconds / period + 1);
+        nanoseconds = period - -nanoseconds % period;
+    }
     if (nanoseconds < unit)
         nanoseconds = unit;
     left[0] = nanoseconds / 1000000000ll;
@@ -115,7 +119,7 @@ static int64_t execute(const struct op *op)
     if (op->number == OP_EXPECT)
         return a[0] == a[1] ? (int64_t)a[0] : -EILSEQ;
     if (op->number == OP_TIME_LEFT) {
-        time_left((int64_t *)a[0], (int64_t)a[1], (int64_t)a[2]);
+        time_left((int64_t *)a[0], (int64_t)a[1], (int64_t)a[2], (int64_t)a[3], (uint64_t *)a[4]);
         return 0;
     }
     long result = syscall(op->number, a[0], a[1], a[2], a[3], a[4], a[5]);

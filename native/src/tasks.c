@@ -88,8 +88,9 @@ static int read_zombie(struct process *process, struct error *err)
 }
 
 /*
- * Registering rseq clears its pointer to the critical section, so a thread that stands in one would not be sent to the abort handler in the
- * branch. The kernel would do that at its next return to user mode; we do it in its stead (struct rseq and rseq_cs: include/uapi/linux/rseq.h).
+ * A thread that stands in an rseq critical section is sent to its abort handler by the kernel when it next returns to user mode. But running
+ * anything else in it, or registering rseq in a branch, makes the kernel forget the section: the thread would go on in it unprotected, also in
+ * the source. So we do it in the kernel's stead (struct rseq and rseq_cs: include/uapi/linux/rseq.h).
  */
 static uint64_t rseq_abort_address(const struct thread *thread)
 {
@@ -127,7 +128,9 @@ static int read_thread(struct thread *thread, struct error *err)
     thread->rseq = rseq.pointer;
     thread->rseq_size = rseq.size;
     thread->rseq_signature = rseq.signature;
-    thread->rseq_abort = rseq_abort_address(thread);
+    uint64_t abort = rseq_abort_address(thread);
+    if (abort)
+        thread->regs.rip = abort;
     if (syscall(SYS_get_robust_list, tid, &thread->robust_list, &thread->robust_list_size) < 0)
         return fail_errno(err, "cannot read the robust list of thread %d", tid);
     return 0;

@@ -64,7 +64,6 @@ struct thread {
     uint64_t signal_mask;
     uint64_t robust_list, robust_list_size;     /* taken by tasks.c, like rseq and clear_tid */
     uint64_t rseq, rseq_size, rseq_signature;
-    uint64_t rseq_abort;        /* where to go on, if the thread stands inside an rseq critical section; else 0 */
     uint64_t clear_tid;         /* set_tid_address */
     stack_t alt_stack;
     char name[16];

@@ -1,6 +1,6 @@
 /*
- * timerfd. A branch is made some time after the capture, so a deadline on a clock that cannot be set is put back as an absolute one: it then
- * falls on the same instant in source and branch.
+ * timerfd. A branch is made some time after the capture: what is left of a relative time is computed when the timer is armed, and periods that ended
+ * in between count as unread expirations, so that the timer goes on with the same phase. How it was set shows in fdinfo and stays.
  */
 #include "kinds.h"
 #include "../descriptors.h"
@@ -69,11 +69,6 @@ static struct timespec sum(struct timespec a, struct timespec b)
     return total;
 }
 
-static bool clock_can_be_set(int clock)
-{
-    return clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_ALARM;
-}
-
 static int timerfd_emit(struct plan *plan, const struct description *description, enum stage stage, struct error *err)
 {
     (void)err;
@@ -85,21 +80,19 @@ static int timerfd_emit(struct plan *plan, const struct description *description
     uint64_t slot = SLOT(plan, description);
     EMIT(batch, what, SYS_timerfd_create, (uint64_t)state->clock, 0);
     emit_to_slot(batch, description, what);
+    uint64_t ticks = plan_data(plan, &state->ticks, sizeof state->ticks);
     if (state->spec.it_value.tv_sec || state->spec.it_value.tv_nsec) {
         struct itimerspec spec = state->spec;
         int flags = state->settime_flags & (TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET);
-        /* A relative timer on the wall clock does not move when that clock is set: it must stay relative. */
-        if (!clock_can_be_set(state->clock))
-            flags |= TFD_TIMER_ABSTIME;
         if (flags & TFD_TIMER_ABSTIME)
             spec.it_value = sum(spec.it_value, state->captured);
         uint64_t place = plan_data(plan, &spec, sizeof spec);
         if (!(flags & TFD_TIMER_ABSTIME))
-            emit_time_left(batch, place + offsetof(struct itimerspec, it_value), spec.it_value, &state->monotonic, 1, what);
+            emit_period_left(batch, place + offsetof(struct itimerspec, it_value), &spec, &state->monotonic, ticks, what);
         EMIT(batch, what, SYS_timerfd_settime, slot, (uint64_t)flags, place, 0);
     }
-    if (state->ticks)
-        EMIT(batch, what, SYS_ioctl, slot, TFD_IOC_SET_TICKS, plan_data(plan, &state->ticks, sizeof state->ticks));
+    /* Refused when there are none, which only shows when the batch runs. */
+    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_ioctl, slot, TFD_IOC_SET_TICKS, ticks);
     emit_status_flags(batch, description, what);
     return 0;
 }

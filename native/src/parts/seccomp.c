@@ -112,11 +112,37 @@ static uint64_t place_instructions(struct plan *plan, const struct filter *filte
     return last_address;
 }
 
+static bool same_filters(const struct thread *a, const struct thread *b)
+{
+    const struct filter *left = a->filters, *right = b->filters;
+    for (; left && right; left = left->next, right = right->next)
+        if (left->flags != right->flags || left->length != right->length
+            || memcmp(left->instructions, right->instructions, (size_t)left->length * INSTRUCTION_SIZE) != 0)
+            return false;
+    return !left && !right && a->credentials.no_new_privs == b->credentials.no_new_privs;
+}
+
+/*
+ * Threads that have the same filters have the same objects, mostly: filters are inherited. It shows when one of them installs a further filter for all
+ * (TSYNC), which the kernel refuses when theirs are not its own. So the leader, which comes last, installs them for all.
+ */
+static bool filters_are_shared(const struct process *process)
+{
+    for (int i = 1; i < process->thread_count; i++)
+        if (!same_filters(&process->threads[0], &process->threads[i]))
+            return false;
+    return process->thread_count > 1;
+}
+
 static void emit_filters(struct batch *batch, const struct thread *thread)
 {
+    bool shared = filters_are_shared(thread->process);
+    if (shared && thread != &thread->process->threads[0])
+        return;
     for (const struct filter *filter = thread->filters; filter; filter = filter->next) {
         struct { uint64_t length, instructions; } program = { filter->length, place_instructions(batch->plan, filter) };
-        EMIT(batch, "seccomp filter", SYS_seccomp, SECCOMP_SET_MODE_FILTER, filter->flags, plan_data(batch->plan, &program, sizeof program));
+        EMIT(batch, "seccomp filter", SYS_seccomp, SECCOMP_SET_MODE_FILTER, filter->flags | (shared ? SECCOMP_FILTER_FLAG_TSYNC : 0),
+             plan_data(batch->plan, &program, sizeof program));
     }
 }
 
