@@ -4,6 +4,7 @@
 #include "inject.h"
 #include "locks.h"
 #include "memory.h"
+#include "posix_queues.h"
 #include "shared.h"
 #include "sysv.h"
 #include "tasks.h"
@@ -90,7 +91,7 @@ static int capture_objects(struct world *world, struct error *err)
         return -1;
     if (descriptors_describe(world, err) < 0)
         return -1;
-    if (descriptors_capture(world, err) < 0)
+    if (mqueue_read(err) < 0 || descriptors_capture(world, err) < 0)
         return -1;
     if (locks_read(world, err) < 0)
         return -1;

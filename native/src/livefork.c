@@ -6,6 +6,7 @@
 #include "freeze.h"
 #include "inject.h"
 #include "memory_flags.h"
+#include "posix_queues.h"
 #include "preflight.h"
 #include "probe.h"
 #include "rebuild.h"
@@ -182,7 +183,8 @@ static int finish_branches(struct job *job, struct error *err)
 static int run_fork(struct job *job, struct error *err)
 {
     memory_flags_start();
-    if (open_source(&job->world, err) < 0 || inject_prepare(err) < 0 || run_preflight(job, err) < 0 || settle(job->world.net_ns, err) < 0)
+    if (open_source(&job->world, err) < 0 || inject_prepare(err) < 0 || run_preflight(job, err) < 0 ||
+        mqueue_prepare(&job->world, err) < 0 || settle(job->world.net_ns, err) < 0)
         return -1;
     memory_flags_prepare();
     control_phase(&job->control, "preflight", &job->times.preflight);

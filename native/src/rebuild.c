@@ -4,6 +4,7 @@
 #include "freeze.h"
 #include "locks.h"
 #include "memory.h"
+#include "posix_queues.h"
 #include "process_batch.h"
 #include "shared.h"
 #include "sysv.h"
@@ -214,7 +215,7 @@ int rebuild_start(struct world *world, const struct compiled *compiled, struct b
         return fail_errno(err, "%s: its restorer is gone", branch->id);
     if (make_arena(compiled, branch, err) < 0)
         return -1;
-    if (shared_make(world, branch, err) < 0 || files_make_ghosts(world, branch, err) < 0)
+    if (shared_make(world, branch, err) < 0 || mqueue_make(branch, err) < 0 || files_make_ghosts(world, branch, err) < 0)
         return -1;
     if (send_setup(compiled, branch, err) < 0 || send_gifts(branch, err) < 0)
         return -1;

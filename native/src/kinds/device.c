@@ -91,7 +91,6 @@ static const struct refusal refusals[] = {
     { "/dev/kvm", "KVM", "shut the virtual machine down" },
     { "/dev/loop", "a loop device", "unmount and detach it first" },
     { "/dev/net/tun", "a tunnel device", "end the VPN program" },
-    { "mqueue:", "a POSIX message queue", "close the queue before the fork" },
     { "net:[", "a namespace descriptor", "close it before the fork" },
     { "mnt:[", "a namespace descriptor", "close it before the fork" },
     { "user:[", "a namespace descriptor", "close it before the fork" },

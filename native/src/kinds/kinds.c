@@ -14,6 +14,7 @@ const struct fd_kind *const fd_kinds[] = {
     &kind_netlink,
     &kind_tty,
     &kind_device,
+    &kind_mqueue,       /* before file: a queue is a regular file of its file system */
     &kind_file,
     &kind_refused,      /* takes whatever is left, and refuses it by name */
     NULL,

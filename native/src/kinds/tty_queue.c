@@ -6,18 +6,17 @@
  * Not carried over (the source keeps it): packets of status that were not read yet in packet mode.
  */
 #include "tty.h"
+#include "../apart.h"
 #include "../descriptors.h"
 #include "../files.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -33,7 +32,6 @@
 #define LAST_CHUNK 1792
 #define NEARLY_FULL 12288
 #define LIMIT (256u << 10)
-#define STACK_SIZE (64u << 10)
 #define ATTEMPTS 500            /* to put bytes back, … */
 #define ATTEMPT_NS 200000       /* … this long apart: a worker of the kernel makes room */
 #define STOP_CHARACTER 023
@@ -229,17 +227,6 @@ static bool may_hold_bytes(const struct pty *pty)
     return is_canonical(pty) || (readiness(pty->slave->local, POLLIN | POLLOUT) != POLLOUT);
 }
 
-static int run_apart(struct rescue *rescues, struct error *err)
-{
-    /* Shares memory and descriptors, but is no thread of this process: killing this one does not stop it half way. */
-    static char stack[STACK_SIZE] __attribute__((aligned(16)));
-    int child = clone(rescue_all, stack + sizeof stack, CLONE_VM | CLONE_FILES | CLONE_VFORK | SIGCHLD, rescues);
-    int status;
-    if (child < 0 || waitpid(child, &status, 0) < 0)
-        return fail_errno(err, "cannot start a process to look into terminals");
-    return status == 0 ? 0 : fail(err, "internal", "a terminal's unread bytes could not be copied");
-}
-
 int tty_queues_capture(struct world *world, struct pty **ptys, int count, struct error *err)
 {
     AUTO_FREE struct rescue *rescues = must_alloc(((size_t)count + 1) * sizeof *rescues);
@@ -254,7 +241,7 @@ int tty_queues_capture(struct world *world, struct pty **ptys, int count, struct
         pty->queue_aux = files_new_aux(world);
         rescues[wanted++] = (struct rescue){ pty, slave, err };
     }
-    int result = wanted ? run_apart(rescues, err) : 0;
+    int result = wanted ? apart_run(rescue_all, rescues, err) : 0;
     for (int i = 0; i < wanted; i++)
         close(rescues[i].slave);
     return result;
