@@ -20,6 +20,14 @@ static int set_count;
 
 int sysv_semaphore_count(void)
 {
+    int count = 0;
+    for (int i = 0; i < set_count; i++)
+        count += sets[i].count;
+    return count;
+}
+
+int sysv_semaphore_set_count(void)
+{
     return set_count;
 }
 

@@ -12,6 +12,7 @@ struct semaphore_set {
     int *pids;                  /* workspace numbering; 0 = nobody who lives */
 };
 
+int sysv_semaphore_set_count(void);
 const struct semaphore_set *sysv_semaphore_set(int index);
 
 #endif

@@ -16,7 +16,8 @@
 #define VALUE_MAXIMUM 32767     /* SEMVMX */
 #define FARTHEST 3              /* the largest adjustment that is told apart, either way; nearly always it is 1 */
 #define OPERATIONS 6
-#define MAX_SEMAPHORES 256      /* asked about, a process */
+#define FEW_SEMAPHORES 64
+#define MAX_SEMAPHORES 256      /* that one process is asked about */
 
 struct probe {
     int set, number;
@@ -75,26 +76,40 @@ static int ask_below(struct query *query, const struct semaphore_set *set, int n
     return ask_operations(query, set->identity.id, operations, count, number);
 }
 
+/*
+ * Every program with threads has a list, so a process is asked about each semaphore only where these are few. Else about those that it was the last to
+ * change: who has taken one that others want is.
+ */
+static bool worth_asking(const struct process *process, const struct semaphore_set *set, int number)
+{
+    /* Nobody has adjustments on a set that was never used; asking would have its sem_otime set when the process ends. */
+    return set->used && (sysv_semaphore_count() <= FEW_SEMAPHORES || set->pids[number] == process->ns_pid);
+}
+
+static void ask_about(struct query *query, struct undo_memo *undo, int index, int number)
+{
+    const struct semaphore_set *set = sysv_semaphore_set(index);
+    struct probe *probe = &undo->probes[undo->count++];
+    probe->set = index;
+    probe->number = number;
+    for (int limit = 0; limit <= FARTHEST; limit++) {
+        probe->above[limit] = ask_above(query, set, number, limit);
+        probe->below[limit] = ask_below(query, set, number, limit);
+    }
+}
+
 static int undo_ask(struct query *query, void **memo, struct error *err)
 {
+    (void)err;
     const struct process *process = query_thread(query)->process;
     if (sysv_semaphore_count() == 0 || !query_is_leader(query) || !has_list(process))
         return 0;
     struct undo_memo *undo = *memo = must_alloc(sizeof *undo);
-    for (int i = 0; i < sysv_semaphore_count(); i++) {
+    for (int i = 0; i < sysv_semaphore_set_count(); i++) {
         const struct semaphore_set *set = sysv_semaphore_set(i);
-        for (int number = 0; number < set->count; number++) {
-            if (undo->count == MAX_SEMAPHORES)
-                return fail(err, "limit", "%s uses SEM_UNDO, and the workspace has more than %d System V semaphores; end the program",
-                            process_label(process), MAX_SEMAPHORES);
-            struct probe *probe = &undo->probes[undo->count++];
-            probe->set = i;
-            probe->number = number;
-            for (int limit = 0; limit <= FARTHEST; limit++) {
-                probe->above[limit] = ask_above(query, set, number, limit);
-                probe->below[limit] = ask_below(query, set, number, limit);
-            }
-        }
+        for (int number = 0; number < set->count && undo->count < MAX_SEMAPHORES; number++)
+            if (worth_asking(process, set, number))
+                ask_about(query, undo, i, number);
     }
     return 0;
 }
