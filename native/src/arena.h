@@ -11,6 +11,63 @@
 #define RESTORE_SOCKET 3
 #define MESSAGE_SLOTS 200
 
+#define ARENA_PID_LEVELS 4      /* MAX_PID_LEVELS */
+#define ARENA_NAMESPACE_KINDS 6 /* NAMESPACE_KINDS */
+#define NEST_USER 0             /* NAMESPACE_USER */
+#define NEST_PID 1
+
+/*
+ * A process in a nested user namespace may not choose its children's pids in the pid namespaces around. livefork's helper does (namespace_service.c):
+ * it sets which pid is the next. One request at a time, under `lock`; once the tree stands one ticket after the other.
+ */
+enum service_verb { SERVICE_NEXT_PIDS = 1, SERVICE_RESET, SERVICE_TICKETS };
+
+struct arena_service {
+    uint32_t lock;              /* 0 free, 1 taken, 2 taken and waited for */
+    uint32_t request, granted;  /* futex words: counts */
+    int32_t verb, count;
+    int32_t namespaces[ARENA_PID_LEVELS], pids[ARENA_PID_LEVELS];
+    uint32_t ticket, used;      /* futex words: whose turn it is; how many had theirs */
+    uint32_t ticket_count;
+    uint64_t tickets;           /* struct arena_ticket[ticket_count] */
+};
+
+/* A clone by a process that may not choose all numbers of its child. */
+struct arena_ticket {
+    int32_t count;
+    int32_t namespaces[ARENA_PID_LEVELS], pids[ARENA_PID_LEVELS];
+};
+
+struct arena_namespace {
+    uint32_t made;              /* futex word: 1 = open at slot */
+    int32_t kind;
+    uint64_t flag;
+    int32_t parent, owner;      /* indices, -1 = none */
+    int32_t nested;
+    uint32_t slot;
+    /* user namespaces */
+    uint32_t owner_uid;         /* as the parent numbers ids */
+    uint32_t setgroups_denied;
+    uint64_t uid_map, gid_map;  /* texts to write */
+    /* pid namespaces */
+    uint32_t init_host_pid;     /* written by the first process */
+    uint32_t pad;
+    uint64_t setup;             /* batch to run in it, 0 = none */
+};
+
+/* Of a node that lives in nested namespaces, or has children that do. */
+struct arena_nest {
+    int32_t pids[ARENA_PID_LEVELS], pid_count;      /* innermost first, as clone3 wants them */
+    int32_t helper_pids[ARENA_PID_LEVELS], helper_count;    /* of the process that makes its pid namespace, if its parent cannot */
+    int32_t namespaces[ARENA_NAMESPACE_KINDS];      /* indices, -1 = as inherited */
+    int32_t children;           /* pid namespace of its next children; -1 = its own, -2 = a fresh one */
+    int32_t early_group;        /* to join before it forks: a child inherits it and cannot join, being in another pid namespace; 0 = none */
+    int32_t sets_ids;           /* before it enters a user namespace, where these ids may not be known */
+    int32_t uid[3], gid[3];     /* -1 = leave */
+    uint32_t sets_groups, group_count;
+    uint64_t groups;
+};
+
 struct arena_control {
     /* futex words, in the order of events */
     uint32_t forked;        /* nodes that exist */
@@ -32,6 +89,10 @@ struct arena_control {
     uint32_t array_length, pad;
     int32_t last_pid;
     uint32_t slot_base;
+    uint64_t namespaces;    /* struct arena_namespace[namespace_count]; count 0 = nothing is nested */
+    uint32_t namespace_count;
+    uint32_t pad2;
+    struct arena_service service;
 };
 
 struct arena_creator {
@@ -57,16 +118,24 @@ enum node_kind {
     NODE_GROUP,             /* holds a process group whose leader has ended, until everybody is in its group */
 };
 
+/* When its parent forks a node. */
+enum fork_time {
+    AT_LAST,
+    BEFORE_SESSION,         /* before the parent calls setsid */
+    BEFORE_NAMESPACES,      /* before the parent enters nested namespaces, out of which the node would not find back */
+};
+
 struct tree_node {
-    int32_t pid;            /* 0 = any */
+    int32_t pid;            /* as it knows it itself; 0 = any */
     int32_t kind;
     int32_t new_session;    /* call setsid */
     int32_t group;          /* 0 = leave as it is */
     int32_t exit_code;
     int32_t first_child, next_sibling;      /* indices, -1 = none */
-    int32_t before_session; /* is forked before its parent calls setsid */
+    int32_t before;         /* enum fork_time */
     uint64_t batch;
     uint64_t session_batch; /* runs right after setsid, before children are forked; 0 = none */
+    uint64_t nest;          /* struct arena_nest; 0 = none */
     uint32_t host_pid;      /* written by the node before it forks */
     uint32_t pad;
     uint64_t families;      /* struct arena_family; 0 = none */

@@ -21,6 +21,7 @@ struct branch {
     int *userfaultfds;          /* by process index, -1 = none */
     int *objects;               /* descriptors of shared objects, by index; -1 for SysV segments */
     char **attached;            /* our mappings of its SysV segments */
+    pid_t service;              /* our helper in its pid namespace (namespace_service.c); 0 = none */
     struct error err;           /* why it failed; err.code set = failed */
 };
 

@@ -61,10 +61,11 @@ struct forest {
 static void visit(struct forest *forest, int node, int *turn)
 {
     forest->turn[node] = (*turn)++;
-    for (int before = 1; before >= 0; before--) {
+    static const enum fork_time order[] = { BEFORE_SESSION, BEFORE_NAMESPACES, AT_LAST };
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
         for (int child = forest->nodes[node].first_child; child >= 0; child = forest->nodes[child].next_sibling) {
             forest->parent[child] = node;
-            if (forest->nodes[child].before_session == before)
+            if (forest->nodes[child].before == (int32_t)order[i])
                 visit(forest, child, turn);
         }
     }

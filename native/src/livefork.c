@@ -6,6 +6,7 @@
 #include "freeze.h"
 #include "inject.h"
 #include "memory_flags.h"
+#include "namespace_service.h"
 #include "posix_queues.h"
 #include "preflight.h"
 #include "probe.h"
@@ -174,6 +175,8 @@ static int finish_branches(struct job *job, struct error *err)
 {
     FOR_LIVE(job, branch)
         rebuild_await(&job->world, branch, &branch_control(branch)->ready, (uint32_t)job->compiled.thread_count, "its threads", &branch->err);
+    for (int i = 0; i < job->branch_count; i++)
+        namespace_service_stop(&job->branches[i]);
     FOR_LIVE(job, branch)
         if (shared_finish(&job->world, branch, &branch->err) == 0)
             release_branch(&job->world, &job->compiled, branch, &branch->err);
@@ -225,6 +228,8 @@ static int command_fork(struct job *job)
 {
     struct error err = { 0 };
     if (run_fork(job, &err) < 0) {
+        for (int i = 0; i < job->branch_count; i++)
+            namespace_service_stop(&job->branches[i]);
         for (int i = 0; i < job->branch_count; i++)
             if (job->branches[i].init_pidfd >= 0)
                 syscall(SYS_pidfd_send_signal, job->branches[i].init_pidfd, SIGKILL, NULL, 0);

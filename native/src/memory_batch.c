@@ -1,4 +1,5 @@
 #include "memory_batch.h"
+#include "namespaces.h"
 #include "parts/parts.h"
 #include "rebuild.h"
 #include "shared.h"
@@ -58,6 +59,9 @@ static bool wants_userfaultfd(const struct vma *vma)
 void memory_batch_prepare(struct process *process)
 {
     struct memory_map *map = process->map;
+    /* A nested user namespace may not use userfaultfd for the kernel's own accesses. */
+    if (process->namespaces[NAMESPACE_USER]->nested)
+        return;
     for (int i = 0; i < map->vma_count && map->userfaultfd_aux < 0; i++)
         if (wants_userfaultfd(&map->vmas[i]))
             map->userfaultfd_aux = files_new_aux(process->world);

@@ -45,6 +45,7 @@ struct plan {
     struct creator *creators;
     int creator_count;
     struct batch *own, *session;    /* one a process */
+    struct batch *namespace_setup;  /* one a namespace, where some are nested */
 };
 
 /* ---- data ---- */

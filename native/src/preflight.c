@@ -3,6 +3,7 @@
 #include "kinds/kinds.h"
 #include "memory.h"
 #include "mounts.h"
+#include "namespaces.h"
 #include "outside.h"
 #include "proc.h"
 #include "settle.h"
@@ -95,22 +96,39 @@ static void check_descriptors(struct check *check, struct process *process)
     close_fd(&process->pidfd);
 }
 
-static void check_namespace(struct check *check, const struct process *process)
+/* Clocks with an offset: a program that sets one is a debugger of time, no desktop. */
+static void check_time_namespace(struct check *check, const struct process *process)
 {
-    static const char *const names[] = { "pid", "user", "mnt", "net", "ipc", "uts" };
-    const struct process *first = check->world->processes[0];
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        struct error err = { 0 };
-        AUTO_FREE char *mine = proc_link(&err, "/proc/%d/ns/%s", process->pid, names[i]);
-        AUTO_FREE char *theirs = proc_link(&err, "/proc/%d/ns/%s", first->pid, names[i]);
-        if (!mine || !theirs || strcmp(mine, theirs) == 0)
+    static const char *const names[] = { "time", "time_for_children" };
+    struct error err = { 0 };
+    AUTO_FREE char *own = proc_link(&err, "/proc/%d/ns/time", check->world->processes[0]->pid);
+    for (size_t i = 0; own && i < sizeof names / sizeof *names; i++) {
+        AUTO_FREE char *link = proc_link(&err, "/proc/%d/ns/%s", process->pid, names[i]);
+        if (!link || strcmp(link, own) == 0)
             continue;
         char message[256];
-        snprintf(message, sizeof message, "%s has a %s namespace of its own, which cannot be forked yet; start the program without its "
-                 "namespace sandbox", process_label(process), names[i]);
+        snprintf(message, sizeof message, "%s has a time namespace of its own, which cannot be forked; start the program without it",
+                 process_label(process));
         blockers_add(&check->findings->blockers, process, -1, message);
         return;
     }
+}
+
+static void check_namespaces(struct check *check, struct process *process)
+{
+    struct error refused = { 0 };
+    check_time_namespace(check, process);
+    if (namespaces_of_process(process, &refused) < 0)
+        add_refusal(check, process, -1, &refused);
+}
+
+/* What nested namespaces hold. */
+static void check_contents(struct check *check)
+{
+    struct error refused = { 0 };
+    if (check->world->namespaces && namespaces_link(check->world, &refused) < 0)
+        add_refusal(check, NULL, -1, &refused);
+    namespaces_close(check->world);
 }
 
 static void check_tracer(struct check *check, const struct process *process, const char *status)
@@ -171,13 +189,14 @@ static void check_memory(struct check *check, struct process *process)
         add_refusal(check, process, -1, &refused);
 }
 
-/* The last number is the one in its own pid namespace; without nested ones that is the workspace's. */
 static void read_ns_pid(struct process *process, const char *status)
 {
+    struct world *world = process->world;
     const char *ids = proc_field(status, "NSpid");
-    for (const char *at = ids; at && *at && *at != '\n'; at++)
-        if (*at == '\t' || at == ids)
-            process->ns_pid = atoi(at);
+    for (const char *at = ids; process == world->processes[0] && at && *at && *at != '\n'; at++)
+        world->pid_level += *at == '\t';
+    if (namespaces_numbers(world, ids, &process->pids))
+        process->ns_pid = process->pids.at[0];
 }
 
 static void check_process(struct check *check, struct process *process)
@@ -191,7 +210,7 @@ static void check_process(struct check *check, struct process *process)
     if (*state == 'Z')
         return;
     check_tracer(check, process, status);
-    check_namespace(check, process);
+    check_namespaces(check, process);
     check_word_size(check, process);
     check_executable(check, process);
     mounts_preflight(process, &check->findings->blockers);
@@ -256,6 +275,7 @@ int preflight(pid_t source_pid, const struct options *options, bool thorough, st
         check_process(&check, world.processes[i]);
         add_children(&check, world.processes[i]->pid);
     }
+    check_contents(&check);
     outside_report(&check.tcp_ends, &findings->warnings);
     findings->processes = world.process_count;
     for (int i = 0; i < world.process_count; i++) {

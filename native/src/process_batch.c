@@ -1,6 +1,7 @@
 #include "process_batch.h"
 #include "files.h"
 #include "memory_batch.h"
+#include "namespace_plan.h"
 #include "query.h"
 
 #include <errno.h>
@@ -56,9 +57,6 @@ static void emit_directories(struct context *context)
     uint32_t flag = is_deleted(process->cwd) ? OP_MAY_FAIL : 0;
     emit_op(&context->batch, (struct op){ .number = SYS_chdir, .flags = flag, .arg = { plan_string(plan, process->cwd) } },
             "%s: working directory %s", context->label, process->cwd);
-    if (strcmp(process->root, "/") != 0)
-        emit_op(&context->batch, (struct op){ .number = SYS_chroot, .arg = { plan_string(plan, process->root) } }, "%s: root %s",
-                context->label, process->root);
     EMIT(&context->batch, context->label, SYS_umask, (uint64_t)process->umask);
 }
 
@@ -130,8 +128,11 @@ static int emit_thread(struct context *context, int index, struct error *err)
         .set_tid = plan_data(plan, &tid, sizeof tid), .set_tid_size = 1,
     };
     memcpy((char *)plan_local(plan, args.stack) + args.stack_size, stack, sizeof stack);
+    struct pid_numbers numbers = thread->tids.count ? thread->tids : (struct pid_numbers){ 1, { tid } };
+    struct nest_clone clone = nest_clone(&context->batch, context->process, &numbers, &args);
     emit_op(&context->batch, (struct op){ .number = OP_CLONE, .arg = { plan_data(plan, &args, sizeof args), sizeof args } },
             "%s: thread %d", context->label, tid);
+    nest_clone_done(&context->batch, clone);
     return 0;
 }
 

@@ -4,6 +4,8 @@
 #include "freeze.h"
 #include "locks.h"
 #include "memory.h"
+#include "namespace_plan.h"
+#include "namespace_service.h"
 #include "posix_queues.h"
 #include "process_batch.h"
 #include "shared.h"
@@ -94,6 +96,8 @@ int rebuild_compile(struct world *world, struct compiled *compiled, struct error
     if (start_plan(world, compiled, err) < 0)
         return -1;
     struct plan *plan = &compiled->plan;
+    if (namespace_plan_begin(plan, tree_last_pid(world), err) < 0)
+        return -1;
     /* Executables add openings, so they come before the batch that opens files. */
     if (process_batches_prepare(world, err) < 0 || files_emit(plan, err) < 0 || emit_descriptions(plan, err) < 0)
         return -1;
@@ -119,6 +123,8 @@ int rebuild_compile(struct world *world, struct compiled *compiled, struct error
     }
     if (status == 0)
         place_stages(plan, compiled->control);
+    if (status == 0)
+        status = namespace_plan_place(plan, compiled->control, err);
     return status;
 }
 
@@ -218,6 +224,8 @@ int rebuild_start(struct world *world, const struct compiled *compiled, struct b
     if (shared_make(world, branch, err) < 0 || mqueue_make(branch, err) < 0 || files_make_ghosts(world, branch, err) < 0)
         return -1;
     if (send_setup(compiled, branch, err) < 0 || send_gifts(branch, err) < 0)
+        return -1;
+    if (namespace_service_start(world, compiled, branch, err) < 0)
         return -1;
     struct message run = { .type = MESSAGE_RUN };
     return send_message(branch, &run, NULL, 0, err);

@@ -5,7 +5,7 @@
  * Until each process has taken its own descriptors they all share one table (CLONE_FILES): an object is made once and any process can be
  * the one that makes it, which matters where the kernel records the maker (SO_PEERCRED).
  */
-#include "arena.h"
+#include "restore.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -34,22 +34,22 @@
 
 #define NEW_ROOT "/tmp"         /* an empty directory of the stage root */
 
-static struct arena_control *control;
-static int host_proc = -1;
+struct arena_control *control;
+int host_proc = -1;
 static int own_socket = RESTORE_SOCKET;
 
-static void wake(uint32_t *word)
+void wake(uint32_t *word)
 {
     syscall(SYS_futex, word, FUTEX_WAKE, 0x7fffffff, NULL, NULL, 0);
 }
 
-static void raise_word(uint32_t *word)
+void raise_word(uint32_t *word)
 {
     __atomic_add_fetch(word, 1, __ATOMIC_SEQ_CST);
     wake(word);
 }
 
-static void await_word(uint32_t *word, uint32_t wanted)
+void await_word(uint32_t *word, uint32_t wanted)
 {
     for (;;) {
         uint32_t value = __atomic_load_n(word, __ATOMIC_SEQ_CST);
@@ -60,7 +60,7 @@ static void await_word(uint32_t *word, uint32_t wanted)
 }
 
 /* Tell livefork what failed, and stay: it ends the branch. */
-static void __attribute__((noreturn, format(printf, 2, 3))) give_up(const struct op *op, const char *format, ...)
+void __attribute__((noreturn, format(printf, 2, 3))) give_up(const struct op *op, const char *format, ...)
 {
     int number = errno;
     if (control) {
@@ -126,7 +126,7 @@ static int64_t execute(const struct op *op)
     return result == -1 ? -errno : result;
 }
 
-static void run_batch(uint64_t address)
+void run_batch(uint64_t address)
 {
     for (struct op *op = (struct op *)address; op->number != OP_STOP; op++) {
         op->result = execute(op);
@@ -264,15 +264,15 @@ static long clone_with_pid(int pid, uint64_t flags)
     return syscall(SYS_clone3, &args, sizeof args);
 }
 
-/* Become uid and gid but keep every capability: only the recorded credentials matter. */
-static void become(uint32_t uid, uint32_t gid)
+/* Only the recorded credentials matter. */
+void become(const int32_t uid[3], const int32_t gid[3])
 {
     struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };
     struct __user_cap_data_struct data[2];
     if (syscall(SYS_capget, &header, data) < 0)
         give_up(NULL, "capget failed");
-    if (syscall(SYS_setresgid, gid, gid, gid) < 0 || syscall(SYS_setresuid, uid, uid, uid) < 0)
-        give_up(NULL, "cannot become %u:%u", uid, gid);
+    if (syscall(SYS_setresgid, gid[0], gid[1], gid[2]) < 0 || syscall(SYS_setresuid, uid[0], uid[1], uid[2]) < 0)
+        give_up(NULL, "cannot become %d:%d", uid[1], gid[1]);
     data[0].effective = data[0].permitted;
     data[1].effective = data[1].permitted;
     if (syscall(SYS_capset, &header, data) < 0)
@@ -287,7 +287,8 @@ static void run_creator(const struct arena_creator *creator)
     if (child < 0)
         give_up(NULL, "cannot start a process as pid %d", creator->pid);
     if (child == 0) {
-        become(creator->uid, creator->gid);
+        int32_t uid = (int32_t)creator->uid, gid = (int32_t)creator->gid;
+        become((int32_t[]){ uid, uid, uid }, (int32_t[]){ gid, gid, gid });
         run_batch(creator->batch);
         _exit(0);
     }
@@ -307,13 +308,17 @@ static void run_stages(uint32_t from, uint32_t to)
 
 /* ---- the process tree ---- */
 
-static struct tree_node *nodes;
+struct tree_node *nodes;
 
 static void __attribute__((noreturn)) become_node(int index);
 
 static void fork_node(int index)
 {
     struct tree_node *node = &nodes[index];
+    if (node->nest) {
+        nest_fork(index, become_node);
+        return;
+    }
     long child = clone_with_pid(node->pid, CLONE_FILES);
     if (child < 0)
         give_up(NULL, "cannot start pid %d", node->pid);
@@ -323,10 +328,10 @@ static void fork_node(int index)
         waitpid((pid_t)child, NULL, __WALL);
 }
 
-static void fork_children(const struct tree_node *node, int before_session)
+static void fork_children(const struct tree_node *node, enum fork_time before)
 {
     for (int child = node->first_child; child >= 0; child = nodes[child].next_sibling)
-        if (nodes[child].before_session == before_session)
+        if (nodes[child].before == (int32_t)before)
             fork_node(child);
 }
 
@@ -386,19 +391,40 @@ static void release_families(const struct tree_node *node)
             run_batch(((struct arena_family *)at)->release_batch);
 }
 
+static int pid_namespace_of(const struct tree_node *node)
+{
+    return node->nest ? ((const struct arena_nest *)node->nest)->namespaces[NEST_PID] : 0;
+}
+
+/*
+ * The holders of leaderless groups were handed to the first process of their pid namespace when the step that forked them ended; zombies of the
+ * source stay.
+ */
+static void reap_group_holders(const struct tree_node *first)
+{
+    for (uint32_t i = 0; first->pid == 1 && i < control->array_length; i++)
+        if (nodes[i].kind == NODE_GROUP && pid_namespace_of(&nodes[i]) == pid_namespace_of(first))
+            waitpid(nodes[i].pid, NULL, __WALL);
+}
+
 static void become_node(int index)
 {
     struct tree_node *node = &nodes[index];
     publish_host_pid(node);
     hold_families(node);
-    fork_children(node, 1);
+    fork_children(node, BEFORE_SESSION);
     if (node->new_session && syscall(SYS_setsid) < 0)
         give_up(NULL, "pid %d cannot lead a session", node->pid);
     if (!node->new_session && (node->group == node->pid || node->kind == NODE_GROUP) && syscall(SYS_setpgid, 0, 0) < 0)
         give_up(NULL, "pid %d cannot lead a process group", node->pid);
     if (node->session_batch)
         run_batch(node->session_batch);
-    fork_children(node, 0);
+    fork_children(node, BEFORE_NAMESPACES);
+    if (node->nest)
+        nest_enter(index);
+    fork_children(node, AT_LAST);
+    if (node->nest)
+        nest_finish(index);
     release_families(node);
     if (node->kind == NODE_STEP)
         _exit(0);               /* is counted by nobody: node_count leaves steps out */
@@ -409,16 +435,9 @@ static void become_node(int index)
         end_as(node->exit_code);
     if (node->kind == NODE_GROUP)
         _exit(0);
+    reap_group_holders(node);
     await_word(&control->late, 1);
     interpret(node->batch);
-}
-
-/* The holders of leaderless groups were handed to us when the step that forked them ended; zombies of the source stay. */
-static void reap_group_holders(void)
-{
-    for (uint32_t i = 0; i < control->array_length; i++)
-        if (nodes[i].kind == NODE_GROUP)
-            waitpid(nodes[i].pid, NULL, __WALL);
 }
 
 static void __attribute__((noreturn)) become_first(void)
@@ -428,20 +447,26 @@ static void __attribute__((noreturn)) become_first(void)
     hold_families(node);
     if (node->session_batch)
         run_batch(node->session_batch);
-    fork_children(node, 0);
-    fork_children(node, 1);
+    for (enum fork_time before = AT_LAST; before <= BEFORE_NAMESPACES; before++)
+        fork_children(node, before);
     release_families(node);
+    if (node->nest)
+        nest_finish(0);
     join_group(node);
     await_word(&control->grouped, control->node_count);
-    reap_group_holders();
+    reap_group_holders(node);
     run_batch(control->late_batch);
     run_stages(ARENA_EARLY_STAGES, ARENA_STAGES);
+    if (control->namespace_count)
+        nest_tickets();
     raise_word(&control->late);
     interpret(node->batch);
 }
 
 static void run(void)
 {
+    if (control->namespace_count)
+        nest_begin();
     run_stages(0, ARENA_EARLY_STAGES);
     nodes = (struct tree_node *)control->nodes;
     become_first();

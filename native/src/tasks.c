@@ -1,6 +1,7 @@
 #include "tasks.h"
 #include "interrupted.h"
 #include "memory.h"
+#include "namespaces.h"
 #include "proc.h"
 
 #include <elf.h>
@@ -20,60 +21,34 @@
 #define CODE_SEGMENT_64 0x33
 #define PTRACE_GET_RSEQ_CONFIG 0x420f
 
-/* The last number of a line like "NSpid:\t4711\t41": the innermost namespace. *depth counts them. */
-static int last_number(const char *field, int *depth)
+/* How many pid namespaces lie around the workspace's own, seen from ours: the first process is in the workspace's own. */
+static int level_of_first(const char *field)
 {
-    int value = 0;
-    *depth = 0;
-    while (field && *field && *field != '\n') {
-        char *end;
-        long number = strtol(field, &end, 10);
-        if (end == field)
-            break;
-        value = (int)number;
-        ++*depth;
-        field = end;
-    }
-    return value;
+    int numbers = 0;
+    for (const char *at = field; at && *at && *at != '\n'; at++)
+        numbers += *at == '\t' || *at == ' ';
+    return numbers > 0 ? numbers : 0;
 }
 
-static int read_status(struct process *process, int *namespace_depth, struct error *err)
+static int read_status(struct process *process, struct error *err)
 {
     AUTO_FREE char *text = proc_read(err, 1 << 20, NULL, "/proc/%d/status", process->pid);
     if (!text)
         return -1;
-    int depth, ignored;
-    process->ns_pid = last_number(proc_field(text, "NSpid"), &depth);
-    process->ns_group = last_number(proc_field(text, "NSpgid"), &ignored);
-    process->ns_session = last_number(proc_field(text, "NSsid"), &ignored);
+    struct world *world = process->world;
+    const char *ids = proc_field(text, "NSpid");
+    if (!process->parent)
+        world->pid_level = level_of_first(ids);
+    bool known = namespaces_numbers(world, ids, &process->pids) && namespaces_numbers(world, proc_field(text, "NSpgid"), &process->groups)
+        && namespaces_numbers(world, proc_field(text, "NSsid"), &process->sessions);
+    process->ns_pid = process->pids.at[0];
+    if (!known)
+        return fail(err, "unsupported", "%s lives more than %d pid namespaces deep, which cannot be forked", process_label(process),
+                    MAX_PID_LEVELS - 1);
+    process->ns_group = process->groups.at[0];
+    process->ns_session = process->sessions.at[0];
     const char *mask = proc_field(text, "Umask");
     process->umask = mask ? (int)strtol(mask, NULL, 8) : 022;
-    if (!process->parent)
-        *namespace_depth = depth;
-    else if (depth != *namespace_depth)
-        return fail(err, "unsupported", "%s lives in a nested pid namespace, which cannot be forked yet; start the program without its "
-                    "namespace sandbox", process_label(process));
-    return 0;
-}
-
-/* Same namespaces as pid 1? Another user, network, mount or IPC namespace made inside cannot be made again yet. */
-static int check_namespaces(const struct process *process, struct error *err)
-{
-    static const char *const names[] = { "user", "mnt", "net", "ipc", "uts", NULL };
-    const struct process *first = process->world->processes[0];
-    for (int i = 0; names[i] && process != first; i++) {
-        struct stat mine, theirs;
-        char path[64];
-        snprintf(path, sizeof path, "/proc/%d/ns/%s", process->pid, names[i]);
-        if (stat(path, &mine) < 0)
-            return fail_errno(err, "cannot look at %s", path);
-        snprintf(path, sizeof path, "/proc/%d/ns/%s", first->pid, names[i]);
-        if (stat(path, &theirs) < 0)
-            return fail_errno(err, "cannot look at %s", path);
-        if (mine.st_ino != theirs.st_ino)
-            return fail(err, "unsupported", "%s has a %s namespace of its own, which cannot be forked yet; start the program without its "
-                        "namespace sandbox", process_label(process), names[i]);
-    }
     return 0;
 }
 
@@ -156,23 +131,22 @@ static int open_process(struct process *process, struct error *err)
 
 int tasks_read(struct world *world, struct error *err)
 {
-    int depth = 0;
     for (int i = 0; i < world->process_count; i++) {
         struct process *process = world->processes[i];
-        if (read_status(process, &depth, err) < 0)
+        if (read_status(process, err) < 0)
             return -1;
         if (process->zombie) {
             if (read_zombie(process, err) < 0)
                 return -1;
             continue;
         }
-        if (check_namespaces(process, err) < 0 || open_process(process, err) < 0)
+        if (namespaces_of_process(process, err) < 0 || open_process(process, err) < 0)
             return -1;
         for (int k = 0; k < process->thread_count; k++)
             if (read_thread(&process->threads[k], err) < 0)
                 return -1;
     }
-    return 0;
+    return namespaces_link(world, err);
 }
 
 /* ---- asked inside ---- */
@@ -204,7 +178,8 @@ static int core_collect(struct query *query, void *memo, struct error *err)
 {
     struct core_memo *mine = memo;
     struct thread *thread = query_thread(query);
-    thread->ns_tid = (pid_t)query_result(query, mine->gettid);
+    /* gettid answers in the innermost pid namespace. */
+    thread->ns_tid = thread->tids.count ? thread->tids.at[0] : (pid_t)query_result(query, mine->gettid);
     thread->clear_tid = *(uint64_t *)query_read(query, mine->clear_tid);
     if (thread->ns_tid <= 0)
         return fail(err, "internal", "%s: gettid failed inside it", process_label(thread->process));

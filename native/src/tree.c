@@ -5,6 +5,7 @@
  *   ended, below a stand-in with the leader's pid. When the step ends the kernel hands the process to pid 1, as it did in the source.
  */
 #include "tree.h"
+#include "namespace_plan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,20 +14,24 @@ struct builder {
     struct plan *plan;
     struct world *world;
     struct tree_node *nodes;
+    struct namespace **where;   /* of each node: its pid namespace */
     int count, capacity;
     int *leaders;               /* sessions whose leader ended: session id … */
     int *leader_nodes;          /* … and the stand-in's node */
     int leader_count;
 };
 
-static int add_node(struct builder *builder, struct tree_node node)
+/* `where`, its pid namespace, only matters where some are nested. */
+static int add_node(struct builder *builder, struct tree_node node, struct namespace *where)
 {
     if (builder->count == builder->capacity) {
         builder->capacity = builder->capacity ? builder->capacity * 2 : 64;
         builder->nodes = must_grow(builder->nodes, (size_t)builder->capacity * sizeof node);
+        builder->where = must_grow(builder->where, (size_t)builder->capacity * sizeof where);
     }
     node.first_child = node.next_sibling = -1;
     builder->nodes[builder->count] = node;
+    builder->where[builder->count] = where;
     return builder->count++;
 }
 
@@ -69,13 +74,64 @@ static int session_before(const struct process *process)
     return process->parent ? process->parent->ns_session : 0;
 }
 
-static int stand_in(struct builder *builder, int session)
+/* A session or group that lives further out than the process is unknown inside: its number there is 0. */
+static struct pid_numbers known_numbers(const struct pid_numbers *numbers)
 {
+    struct pid_numbers known = *numbers;
+    while (known.count > 1 && known.at[known.count - 1] == 0)
+        known.count--;
+    return known;
+}
+
+static struct namespace *where_known(const struct process *process, const struct pid_numbers *numbers)
+{
+    struct namespace *where = process->namespaces[NAMESPACE_PID];
+    for (int level = process->pids.count; where && level > numbers->count; level--)
+        where = where->parent;
+    return where;
+}
+
+/* A node that stands for an id of `process` (its session, its group) whose owner has ended. */
+static int add_stand_in(struct builder *builder, struct tree_node node, const struct process *process, const struct pid_numbers *numbers)
+{
+    struct pid_numbers known = known_numbers(numbers);
+    struct namespace *where = where_known(process, &known);
+    int index = add_node(builder, node, where);
+    if (builder->world->namespaces->nested)
+        builder->nodes[index].nest = nest_of_helper(builder->plan, where, &known);
+    return index;
+}
+
+/* A process that forks others and ends; it has any pid. */
+static int add_step(struct builder *builder, int below)
+{
+    struct namespace *where = builder->where[below];
+    int step = add_node(builder, (struct tree_node){ .pid = 0, .kind = NODE_STEP }, where);
+    if (builder->world->namespaces->nested)
+        builder->nodes[step].nest = nest_of_helper(builder->plan, where, NULL);
+    adopt(builder, below, step);
+    return step;
+}
+
+/* Who becomes the parent of orphans in this pid namespace. */
+static int first_of(const struct builder *builder, const struct namespace *where)
+{
+    for (int i = 0; i < builder->world->process_count; i++) {
+        const struct process *process = builder->world->processes[i];
+        if (process->namespaces[NAMESPACE_PID] == where && inner_pid(process) == 1)
+            return i;
+    }
+    return 0;
+}
+
+static int stand_in(struct builder *builder, const struct process *member)
+{
+    int session = member->ns_session;
     for (int i = 0; i < builder->leader_count; i++)
         if (builder->leaders[i] == session)
             return builder->leader_nodes[i];
-    int node = add_node(builder, (struct tree_node){ .pid = session, .kind = NODE_STEP, .new_session = 1 });
-    adopt(builder, 0, node);
+    int node = add_stand_in(builder, (struct tree_node){ .pid = session, .kind = NODE_STEP, .new_session = 1 }, member, &member->sessions);
+    adopt(builder, first_of(builder, builder->where[node]), node);
     int n = ++builder->leader_count;
     builder->leaders = must_grow(builder->leaders, (size_t)n * sizeof(int));
     builder->leader_nodes = must_grow(builder->leader_nodes, (size_t)n * sizeof(int));
@@ -84,17 +140,15 @@ static int stand_in(struct builder *builder, int session)
     return node;
 }
 
-/* The node below which a process without a suitable parent can be forked into `session`. */
-static int node_in_session(struct builder *builder, int session)
+/* The node below which a process without a suitable parent can be forked into its session. */
+static int node_in_session(struct builder *builder, const struct process *process)
 {
-    struct process *leader = process_by_ns_pid(builder->world, session);
+    struct process *leader = process_by_ns_pid(builder->world, process->ns_session);
     if (!leader || !leads_session(leader))
-        return stand_in(builder, session);
+        return stand_in(builder, process);
     if (leader->zombie)         /* its node ends by itself once everybody is in place */
         return leader->index;
-    int step = add_node(builder, (struct tree_node){ .pid = 0, .kind = NODE_STEP });
-    adopt(builder, leader->index, step);
-    return step;
+    return add_step(builder, leader->index);
 }
 
 static int place_process(struct builder *builder, struct process *process, struct error *err)
@@ -104,18 +158,23 @@ static int place_process(struct builder *builder, struct process *process, struc
     if (!parent)
         return 0;
     if (leads_session(process) || parent->ns_session == process->ns_session) {
+        if (nest_before_parent(process))
+            node->before = BEFORE_NAMESPACES;
         adopt(builder, parent->index, process->index);
         return 0;
     }
     if (leads_session(parent) && session_before(parent) == process->ns_session) {
-        node->before_session = 1;
+        node->before = BEFORE_SESSION;
         adopt(builder, parent->index, process->index);
         return 0;
     }
-    if (parent->parent)
+    if (parent->parent && inner_pid(parent) != 1)
         return fail(err, "unsupported", "%s was handed to a child subreaper (%s) from another session, which cannot be forked yet",
                     process_label(process), process_label(parent));
-    adopt(builder, node_in_session(builder, process->ns_session), process->index);
+    int below = node_in_session(builder, process);
+    if (builder->where[below] != process->namespaces[NAMESPACE_PID])
+        return fail(err, "unsupported", "%s is an orphan in a session of another pid namespace, which cannot be forked", process_label(process));
+    adopt(builder, below, process->index);
     return 0;
 }
 
@@ -136,13 +195,8 @@ static void hold_group(struct builder *builder, const struct process *process)
             return;
     int step;
     struct process *leader = process_by_ns_pid(builder->world, process->ns_session);
-    if (leader && !leader->zombie) {
-        step = add_node(builder, (struct tree_node){ .pid = 0, .kind = NODE_STEP });
-        adopt(builder, leader->index, step);
-    } else {
-        step = stand_in(builder, process->ns_session);
-    }
-    int holder = add_node(builder, (struct tree_node){ .pid = group, .kind = NODE_GROUP, .group = group });
+    step = leader && !leader->zombie ? add_step(builder, leader->index) : stand_in(builder, process);
+    int holder = add_stand_in(builder, (struct tree_node){ .pid = group, .kind = NODE_GROUP, .group = group }, process, &process->groups);
     adopt(builder, step, holder);
 }
 
@@ -155,7 +209,7 @@ static int larger(int a, int b)
  * ns_last_pid can only be read inside the namespace; the highest id in use serves. Steps and creators, which take any pid, get theirs above it: so
  * it must cover every id that some node still wants, also those of zombies and of leaders that have ended.
  */
-static int last_pid(const struct world *world)
+int tree_last_pid(const struct world *world)
 {
     int last = 0;
     for (int i = 0; i < world->process_count; i++) {
@@ -165,6 +219,28 @@ static int last_pid(const struct world *world)
             last = larger(last, process->threads[k].ns_tid);
     }
     return last;
+}
+
+/* So far ids were those of the workspace's own pid namespace; each node calls itself and its group as its own pid namespace does. */
+static int number_inside(struct builder *builder, struct error *err)
+{
+    struct world *world = builder->world;
+    for (int i = 0; i < builder->count; i++) {
+        struct tree_node *node = &builder->nodes[i];
+        if (i < world->process_count) {
+            const struct process *process = world->processes[i];
+            node->nest = nest_of_process(builder->plan, process, err);
+            if (!node->nest)
+                return -1;
+            if (node->group)
+                node->group = process->groups.at[process->groups.count - 1];
+        }
+        const struct arena_nest *nest = plan_local(builder->plan, node->nest);
+        node->pid = nest->pids[0];
+        if (node->kind == NODE_GROUP)
+            node->group = node->pid;
+    }
+    return 0;
 }
 
 int tree_plan(struct plan *plan, struct arena_control *control, struct error *err)
@@ -178,21 +254,24 @@ int tree_plan(struct plan *plan, struct arena_control *control, struct error *er
             .new_session = leads_session(process) && i > 0, .group = group_to_join(process),
             .exit_code = process->exit_code,
             .session_batch = plan->session[i].count ? batch_place(&plan->session[i]) : 0,
-        });
+        }, process->namespaces[NAMESPACE_PID]);
     }
     for (int i = 0; i < world->process_count; i++)
         if (place_process(&builder, world->processes[i], err) < 0)
             return -1;
     for (int i = 0; i < world->process_count; i++)
         hold_group(&builder, world->processes[i]);
+    if (world->namespaces->nested && number_inside(&builder, err) < 0)
+        return -1;
     uint32_t counted = 0;
     for (int i = 0; i < builder.count; i++)
         counted += builder.nodes[i].kind != NODE_STEP;
     control->node_count = counted;
     control->array_length = (uint32_t)builder.count;
     control->nodes = plan_data(plan, builder.nodes, (size_t)builder.count * sizeof *builder.nodes);
-    control->last_pid = last_pid(world);
+    control->last_pid = tree_last_pid(world);
     free(builder.nodes);
+    free(builder.where);
     free(builder.leaders);
     free(builder.leader_nodes);
     return 0;

@@ -43,6 +43,18 @@ struct fd_entry {
 };
 
 struct memory_map;              /* memory.h */
+struct namespace;               /* namespaces.h */
+
+enum namespace_kind {
+    NAMESPACE_USER, NAMESPACE_PID, NAMESPACE_MNT, NAMESPACE_NET, NAMESPACE_IPC, NAMESPACE_UTS, NAMESPACE_KINDS
+};
+
+/* A pid in each pid namespace that knows it: at[0] in the workspace's own, the last in the innermost. A group or session may be unknown inside (0). */
+#define MAX_PID_LEVELS 4
+struct pid_numbers {
+    int count;
+    int at[MAX_PID_LEVELS];
+};
 
 struct credentials {
     uint32_t uid[4], gid[4];    /* real, effective, saved, fs */
@@ -53,9 +65,17 @@ struct credentials {
     bool no_new_privs;
 };
 
+/* Ids as the host numbers them, of a process whose user namespace may not know them all. */
+struct host_ids {
+    uint32_t uid[4], gid[4];
+    uint32_t *groups;
+    int group_count;
+};
+
 struct thread {
     struct process *process;
-    pid_t tid, ns_tid;
+    pid_t tid, ns_tid;          /* ns_tid: in the workspace's own pid namespace */
+    struct pid_numbers tids;    /* of a process in a nested pid namespace; else count is 0 */
     struct user_regs_struct regs;
     void *xstate;
     size_t xstate_size;
@@ -77,7 +97,11 @@ struct thread {
 struct process {
     struct world *world;
     int index;                  /* parents come before their children */
-    pid_t pid, ns_pid;
+    pid_t pid, ns_pid;          /* ns_pid, ns_session, ns_group: in the workspace's own pid namespace, wherever the process lives */
+    struct pid_numbers pids, groups, sessions;
+    struct namespace *namespaces[NAMESPACE_KINDS];  /* where it lives */
+    struct host_ids *host_ids;  /* of a process in a nested user namespace; else NULL */
+    struct namespace *children_namespace;   /* pid namespace of its next children; NULL = one that has no process yet */
     struct process *parent;     /* NULL for pid 1 */
     int ns_session, ns_group;
     bool zombie;
@@ -111,6 +135,8 @@ struct world {
     int root;                   /* O_PATH directory: the root of the source's mount namespace */
     uint64_t frozen_ns;         /* monotonic, when the last thread had stopped */
     int net_ns, ipc_ns;         /* of the source */
+    int pid_level;              /* of the workspace's pid namespace: how many numbers NSpid has before it */
+    struct namespaces *namespaces;
     struct unix_table *unix_sockets;    /* kinds/unix.c */
     struct inet_table *inet_sockets;    /* kinds/inet.c: streams */
     struct shared_objects *shared;      /* shared.c: memfd, /dev/shm, SysV, shared anonymous memory */

@@ -1,6 +1,7 @@
 #include "inet.h"
 #include "kinds.h"
 #include "../descriptors.h"
+#include "../namespace_plan.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -123,7 +124,7 @@ static int capture(struct world *world, struct description *description, struct 
     socket->domain = socket_number(fd, SO_DOMAIN);
     socket->type = socket_number(fd, SO_TYPE);
     socket->protocol = socket_number(fd, SO_PROTOCOL);
-    if (read_addresses(socket, err) < 0)
+    if (read_addresses(socket, err) < 0 || namespace_of_socket(world, fd, &socket->net, err) < 0)
         return -1;
     if (socket->type == SOCK_STREAM) {
         if (stream_read(socket, err) < 0)
@@ -191,7 +192,9 @@ void inet_emit_socket(struct batch *batch, const struct description *description
                       const char *what)
 {
     bool ping = type == SOCK_DGRAM && (protocol == IPPROTO_ICMP || protocol == IPPROTO_ICMPV6);
+    const struct inet_socket *socket = description->data;
     struct gate gate;
+    namespace_enter_net(batch, socket->net);
     if (ping)
         open_gate(batch, &gate, what);
     EMIT(batch, what, SYS_socket, (uint64_t)domain, (uint64_t)type, (uint64_t)protocol);
@@ -200,6 +203,7 @@ void inet_emit_socket(struct batch *batch, const struct description *description
     EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_close, made);
     if (ping)
         close_gate(batch, &gate, what);
+    namespace_leave_net(batch, socket->net);
     /* The owner decides who may join a SO_REUSEPORT group, and packet filters ask for it; the kernel takes it from the file. */
     if (description->st.st_uid || description->st.st_gid)
         EMIT(batch, what, SYS_fchown, slot, description->st.st_uid, description->st.st_gid);

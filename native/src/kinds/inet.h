@@ -103,6 +103,7 @@ struct inet_socket {
     const char *label;
     int domain, type, protocol;
     uint64_t namespace;         /* cookie of its network namespace */
+    const struct namespace *net;    /* NULL = the workspace's own */
     union inet_address local, peer;
     socklen_t local_size, peer_size;    /* peer_size 0 = not connected */
     struct socket_options options;

@@ -1,5 +1,6 @@
 /* Netlink sockets: protocol, port id, groups and options. Unread messages are dropped: they describe the source's devices and routes. */
 #include "../descriptors.h"
+#include "../namespace_plan.h"
 #include "../plan.h"
 #include "sock_options.h"
 
@@ -19,6 +20,7 @@ struct netlink_data {
     uint32_t groups[MAX_GROUPS / 32];
     unsigned group_words;
     struct socket_options options;
+    const struct namespace *net;
 };
 
 static const struct option_name option_names[] = {
@@ -36,7 +38,6 @@ static bool match(const struct description *description)
 
 static int capture(struct world *world, struct description *description, struct error *err)
 {
-    (void)world;
     struct netlink_data *data = description->data = must_alloc(sizeof *data);
     int fd = description->local;
     data->type = socket_number(fd, SO_TYPE);
@@ -47,6 +48,8 @@ static int capture(struct world *world, struct description *description, struct 
     size = sizeof data->groups;
     if (getsockopt(fd, SOL_NETLINK_LEVEL, NETLINK_LIST_MEMBERSHIPS, data->groups, &size) == 0)
         data->group_words = size / 4 < MAX_GROUPS / 32 ? size / 4 : MAX_GROUPS / 32;
+    if (namespace_of_socket(world, fd, &data->net, err) < 0)
+        return -1;
     return socket_options_read(&data->options, description, option_names, AF_NETLINK, data->type, data->protocol, err);
 }
 
@@ -59,8 +62,10 @@ static int emit(struct plan *plan, const struct description *description, enum s
     struct batch *batch = &plan->common[stage];
     const char *what = description_label(description);
     uint64_t slot = SLOT(plan, description);
+    namespace_enter_net(batch, data->net);
     EMIT(batch, what, SYS_socket, AF_NETLINK, (uint64_t)data->type, (uint64_t)data->protocol);
     emit_to_slot(batch, description, what);
+    namespace_leave_net(batch, data->net);
     socket_options_emit(batch, &data->options, slot, what);
     struct sockaddr_nl address = { .nl_family = AF_NETLINK, .nl_pid = data->address.nl_pid };
     if (address.nl_pid)

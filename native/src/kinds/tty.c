@@ -368,6 +368,18 @@ static void emit_controlling(struct plan *plan, const struct description *descri
     EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_close, cell);
 }
 
+/* A group of the workspace's numbering as a process in a nested pid namespace calls it. */
+static int group_as_seen_by(const struct process *leader, int group)
+{
+    const struct world *world = leader->world;
+    for (int i = 0; i < world->process_count; i++) {
+        const struct process *process = world->processes[i];
+        if (process->ns_group == group && process->pids.count >= leader->pids.count)
+            return process->groups.at[leader->pids.count - 1];
+    }
+    return group;
+}
+
 static void emit_session(struct plan *plan, const struct pty *pty, const char *what)
 {
     struct batch *batch = plan_session(plan, pty->leader);
@@ -380,7 +392,7 @@ static void emit_session(struct plan *plan, const struct pty *pty, const char *w
     batch = plan_own(plan, pty->leader);
     EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, slave_path(plan, pty), O_RDWR | O_NOCTTY | O_CLOEXEC);
     cell = emit_result_cell(batch);
-    int group = pty->foreground;
+    int group = group_as_seen_by(pty->leader, pty->foreground);
     EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_ioctl, cell, TIOCSPGRP, plan_data(plan, &group, sizeof group));
     EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_close, cell);
 }

@@ -5,6 +5,7 @@
  */
 #include "inet.h"
 #include "../descriptors.h"
+#include "../namespace_plan.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -169,11 +170,13 @@ static void emit_datagram(struct batch *batch, const struct inet_socket *socket,
     EMIT_FLAGS(batch, socket->label, OP_LOAD(0) | OP_MAY_FAIL, SYS_sendmsg, v4 ? raw_v4 : raw_v6, plan_data(plan, &message, sizeof message), 0);
 }
 
-static uint64_t emit_raw_socket(struct batch *batch, int domain, const char *what)
+static uint64_t emit_raw_socket(struct batch *batch, const struct namespace *net, int domain, const char *what)
 {
     int room = 4 << 20;
+    namespace_enter_net(batch, net);
     EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_socket, (uint64_t)domain, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
     uint64_t made = emit_result_cell(batch);
+    namespace_leave_net(batch, net);
     EMIT_FLAGS(batch, what, OP_LOAD(0) | OP_MAY_FAIL, SYS_setsockopt, made, SOL_SOCKET, SO_SNDBUFFORCE, plan_data(batch->plan, &room, sizeof room),
                sizeof room);
     return made;
@@ -182,8 +185,8 @@ static uint64_t emit_raw_socket(struct batch *batch, int domain, const char *wha
 static void emit_all(struct batch *batch, const struct inet_socket *socket, uint64_t slot, uint64_t port)
 {
     struct plan *plan = batch->plan;
-    uint64_t raw_v4 = emit_raw_socket(batch, AF_INET, socket->label);
-    uint64_t raw_v6 = socket->domain == AF_INET6 ? emit_raw_socket(batch, AF_INET6, socket->label) : 0;
+    uint64_t raw_v4 = emit_raw_socket(batch, socket->net, AF_INET, socket->label);
+    uint64_t raw_v6 = socket->domain == AF_INET6 ? emit_raw_socket(batch, socket->net, AF_INET6, socket->label) : 0;
     for (int i = 0; i < socket->datagram_count; i++)
         emit_datagram(batch, socket, &socket->datagrams[i], raw_v4, raw_v6, port);
     struct pollfd arrival = { (int)slot, POLLIN, 0 };

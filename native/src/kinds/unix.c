@@ -1,6 +1,7 @@
 #include "kinds.h"
 #include "unix_socket.h"
 #include "../descriptors.h"
+#include "../namespace_plan.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -37,6 +38,11 @@ bool unix_is_named(const struct unix_name *name)
 bool unix_is_path(const struct unix_name *name)
 {
     return unix_is_named(name) && name->address[offsetof(struct sockaddr_un, sun_path)] != 0;
+}
+
+int unix_name_scope(const struct unix_name *name, const struct namespace *net)
+{
+    return net && net->nested && !unix_is_path(name) ? net->index : 0;
 }
 
 bool unix_same_name(const struct unix_name *a, const struct unix_name *b)
@@ -147,6 +153,8 @@ static int unix_capture(struct world *world, struct description *description, st
     socket->description = description;
     socket->label = label_of(description);
     if (find_diag(table, description, &socket->diag, err) < 0)
+        return -1;
+    if (namespace_of_socket(world, description->local, &socket->net, err) < 0)
         return -1;
     socket->type = socket_number(description->local, SO_TYPE);
     socket->listening = socket_number(description->local, SO_ACCEPTCONN) == 1;

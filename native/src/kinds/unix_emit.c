@@ -1,6 +1,7 @@
 /* Ops that make, bind and connect. */
 #include "unix_socket.h"
 #include "../files.h"
+#include "../namespace_plan.h"
 
 #include <fcntl.h>
 #include <sys/syscall.h>
@@ -18,10 +19,12 @@ static void cell_to_slot(struct batch *batch, uint64_t cell, uint64_t slot, cons
     EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_close, cell);
 }
 
-void unix_emit_socket(struct batch *batch, int type, uint64_t slot, const char *what)
+void unix_emit_socket(struct batch *batch, const struct namespace *net, int type, uint64_t slot, const char *what)
 {
+    namespace_enter_net(batch, net);
     EMIT(batch, what, SYS_socket, AF_UNIX, (uint64_t)type | SOCK_CLOEXEC, 0);
     cell_to_slot(batch, emit_result_cell(batch), slot, what);
+    namespace_leave_net(batch, net);
 }
 
 void unix_emit_bind(struct batch *batch, const struct unix_socket *socket)
@@ -50,7 +53,7 @@ static void emit_listener(struct plan *plan, const struct unix_listener *listene
     struct batch *batch = batch_for(plan, STAGE_MAKE, &listener->credentials);
     uint64_t slot = listener->socket ? SLOT(plan, listener->socket->description) : aux_slot(plan->world, listener->aux);
     uint64_t backlog = listener->socket ? listener->socket->diag.limit : 1;
-    unix_emit_socket(batch, listener->type, slot, listener->label);
+    unix_emit_socket(batch, listener->net, listener->type, slot, listener->label);
     unix_place_bind(batch, listener->place, listener->name, slot, listener->label);
     EMIT(batch, listener->label, SYS_listen, slot, backlog);
     if (listener->socket)
@@ -61,7 +64,7 @@ static void emit_listener(struct plan *plan, const struct unix_listener *listene
 static void emit_single(struct plan *plan, const struct unix_socket *socket)
 {
     struct batch *batch = &plan->common[STAGE_MAKE];
-    unix_emit_socket(batch, socket->type, SLOT(plan, socket->description), socket->label);
+    unix_emit_socket(batch, socket->net, socket->type, SLOT(plan, socket->description), socket->label);
     unix_emit_bind(batch, socket);
     unix_emit_settings(batch, socket);
 }
@@ -73,14 +76,16 @@ static bool is_datagram_pair(const struct unix_socket *socket)
     return peer && peer != socket && peer->peer == socket && !unix_is_named(&socket->name) && !unix_is_named(&peer->name);
 }
 
-static void emit_pair(struct batch *batch, int type, uint64_t first, uint64_t second, const char *what)
+static void emit_pair(struct batch *batch, const struct namespace *net, int type, uint64_t first, uint64_t second, const char *what)
 {
+    namespace_enter_net(batch, net);
     uint64_t both = plan_reserve(batch->plan, 2 * sizeof(int32_t));
     EMIT(batch, what, SYS_socketpair, AF_UNIX, (uint64_t)type | SOCK_CLOEXEC, 0, both);
     EMIT_FLAGS(batch, what, OP_LOAD32(0), SYS_dup3, both, first, 0);
     EMIT_FLAGS(batch, what, OP_LOAD32(0), SYS_dup3, both + 4, second, 0);
     EMIT_FLAGS(batch, what, OP_LOAD32(0), SYS_close, both);
     EMIT_FLAGS(batch, what, OP_LOAD32(0), SYS_close, both + 4);
+    namespace_leave_net(batch, net);
 }
 
 /* Connected to a stand-in that is closed in the end, so that sending fails as it did. */
@@ -88,7 +93,7 @@ static void emit_without_peer(struct plan *plan, const struct unix_socket *socke
 {
     struct batch *batch = batch_for(plan, STAGE_MAKE, &socket->peer_credentials);
     uint64_t stand_in = aux_slot(plan->world, socket->aux);
-    emit_pair(batch, SOCK_DGRAM, SLOT(plan, socket->description), stand_in, socket->label);
+    emit_pair(batch, socket->net, SOCK_DGRAM, SLOT(plan, socket->description), stand_in, socket->label);
     unix_emit_bind(batch, socket);
     if (unix_is_named(&socket->peer_name) && !unix_is_path(&socket->peer_name))
         EMIT_FLAGS(batch, socket->label, OP_MAY_FAIL, SYS_bind, stand_in,
@@ -99,7 +104,7 @@ static void emit_without_peer(struct plan *plan, const struct unix_socket *socke
 static void emit_datagram_pair(struct plan *plan, struct unix_socket *socket)
 {
     struct batch *batch = batch_for(plan, STAGE_MAKE, &socket->peer_credentials);
-    emit_pair(batch, SOCK_DGRAM, SLOT(plan, socket->description), SLOT(plan, socket->peer->description), socket->label);
+    emit_pair(batch, socket->net, SOCK_DGRAM, SLOT(plan, socket->description), SLOT(plan, socket->peer->description), socket->label);
     unix_emit_settings(batch, socket);
     unix_emit_settings(batch, socket->peer);
     socket->visited = socket->peer->visited = true;
@@ -130,7 +135,7 @@ static void emit_connector(struct batch *batch, const struct unix_connection *co
     struct plan *plan = batch->plan;
     const struct unix_listener *listener = connection->listener;
     uint64_t slot = unix_connector_fd(plan, connection);
-    unix_emit_socket(batch, listener->type, slot, connection->label);
+    unix_emit_socket(batch, connection->connector ? connection->connector->net : listener->net, listener->type, slot, connection->label);
     if (connection->connector)
         unix_emit_bind(batch, connection->connector);
     unix_place_connect(batch, listener->place, listener->name, slot, connection->label);
@@ -153,7 +158,7 @@ static void emit_connection(struct plan *plan, const struct unix_connection *con
     if (connection->listener)
         emit_accepted(plan, connection);
     else
-        emit_pair(batch, either->type, unix_connector_fd(plan, connection), unix_acceptor_fd(plan, connection), connection->label);
+        emit_pair(batch, either->net, either->type, unix_connector_fd(plan, connection), unix_acceptor_fd(plan, connection), connection->label);
     if (connection->connector)
         unix_emit_settings(batch, connection->connector);
     if (connection->acceptor)

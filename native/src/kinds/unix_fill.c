@@ -72,11 +72,12 @@ static void fill_connected(struct plan *plan, const struct unix_socket *socket)
 }
 
 /* A socket that stands for a sender who is gone, under its abstract name if that is free. */
-static uint64_t emit_stand_in(struct batch *batch, const struct unix_table *table, const struct unix_name *name, const char *what)
+static uint64_t emit_stand_in(struct batch *batch, const struct unix_table *table, const struct unix_name *name, const struct namespace *net,
+                              const char *what)
 {
     struct plan *plan = batch->plan;
     uint64_t slot = aux_slot(plan->world, table->nobody_aux);
-    unix_emit_socket(batch, SOCK_DGRAM, slot, what);
+    unix_emit_socket(batch, net, SOCK_DGRAM, slot, what);
     if (unix_is_named(name) && !unix_is_path(name))
         EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_bind, slot, plan_data(plan, name->address, name->length), name->length);
     set_send_buffer(batch, slot, ROOM_FOR_ALL, what);
@@ -100,7 +101,7 @@ void unix_fill_datagrams(struct plan *plan, struct unix_table *table, struct uni
         return;                 /* without a name nobody can send to it: the queue came through a name it has lost */
     for (int i = 0; i < socket->message_count; i++) {
         const struct unix_message *message = &socket->messages[i];
-        struct unix_socket *sender = paired ? socket->peer : byte_index_find(&table->named, message->sender.address, message->sender.length);
+        struct unix_socket *sender = paired ? socket->peer : unix_find_named(table, &message->sender, socket->net);
         if (!unix_is_named(&message->sender) && !paired)
             sender = NULL;
         uint64_t from = sender ? SLOT(plan, sender->description) : 0;
@@ -110,7 +111,7 @@ void unix_fill_datagrams(struct plan *plan, struct unix_table *table, struct uni
             set_send_buffer(batch, from, sender->options.send_buffer / 2, socket->label);
             continue;
         }
-        uint64_t stand_in = emit_stand_in(batch, table, &message->sender, socket->label);
+        uint64_t stand_in = emit_stand_in(batch, table, &message->sender, socket->net, socket->label);
         emit_message(batch, message, stand_in, address, length, socket->label);
         EMIT(batch, socket->label, SYS_close, stand_in);
     }

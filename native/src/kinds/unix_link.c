@@ -13,13 +13,13 @@ static bool is_connected_kind(const struct unix_socket *socket)
 
 /* Listeners are found by type and name. */
 struct listener_key {
-    int type;
+    int type, scope;
     char name[NAME_MAXIMUM];
 };
 
-static size_t make_key(struct listener_key *key, int type, const struct unix_name *name)
+static size_t make_key(struct listener_key *key, int type, const struct unix_name *name, const struct namespace *net)
 {
-    *key = (struct listener_key){ .type = type };
+    *key = (struct listener_key){ .type = type, .scope = unix_name_scope(name, net) };
     memcpy(key->name, name->address, name->length);
     return offsetof(struct listener_key, name) + name->length;
 }
@@ -27,14 +27,28 @@ static size_t make_key(struct listener_key *key, int type, const struct unix_nam
 static void put_listener(struct unix_table *table, struct unix_listener *listener)
 {
     struct listener_key *key = must_alloc(sizeof *key);
-    size_t length = make_key(key, listener->type, listener->name);
+    size_t length = make_key(key, listener->type, listener->name, listener->net);
     byte_index_put(&table->listeners, key, length, listener);
 }
 
-static struct unix_listener *find_listener(struct unix_table *table, int type, const struct unix_name *name)
+static struct unix_listener *find_listener(struct unix_table *table, int type, const struct unix_name *name, const struct namespace *net)
 {
     struct listener_key key;
-    return byte_index_find(&table->listeners, &key, make_key(&key, type, name));
+    return byte_index_find(&table->listeners, &key, make_key(&key, type, name, net));
+}
+
+/* Datagram sockets by name. */
+static void put_named(struct unix_table *table, struct unix_socket *socket)
+{
+    struct listener_key *key = must_alloc(sizeof *key);
+    size_t length = make_key(key, SOCK_DGRAM, &socket->name, socket->net);
+    byte_index_put(&table->named, key, length, socket);
+}
+
+struct unix_socket *unix_find_named(const struct unix_table *table, const struct unix_name *name, const struct namespace *net)
+{
+    struct listener_key key;
+    return byte_index_find(&table->named, &key, make_key(&key, SOCK_DGRAM, name, net));
 }
 
 static void add_listeners(struct unix_table *table)
@@ -44,11 +58,11 @@ static void add_listeners(struct unix_table *table)
         if (!socket->listening)
             continue;
         struct unix_listener *listener = must_alloc(sizeof *listener);
-        *listener = (struct unix_listener){ .socket = socket, .name = &socket->name, .place = socket->place, .type = socket->type,
+        *listener = (struct unix_listener){ .socket = socket, .name = &socket->name, .place = socket->place, .type = socket->type, .net = socket->net,
                                             .credentials = socket->peer_credentials, .label = socket->label, .aux = -1 };
         socket->listener = listener;
         /* Of two with one path name the one whose file is still there is meant. */
-        struct unix_listener *known = find_listener(table, socket->type, &socket->name);
+        struct unix_listener *known = find_listener(table, socket->type, &socket->name, socket->net);
         if (!known || (socket->place && socket->place->in_place))
             put_listener(table, listener);
     }
@@ -59,7 +73,7 @@ static struct unix_listener *temporary_listener(struct world *world, struct unix
                                                 const struct unix_name *name, const struct ucred *credentials)
 {
     struct unix_listener *listener = must_alloc(sizeof *listener);
-    *listener = (struct unix_listener){ .name = name, .type = like->type, .credentials = *credentials, .label = like->label,
+    *listener = (struct unix_listener){ .name = name, .type = like->type, .net = like->net, .credentials = *credentials, .label = like->label,
                                         .aux = files_new_aux(world) };
     if (unix_is_path(name))
         listener->place = unix_place_temporary(world, name, 1000000 + table->temporary_count);
@@ -86,7 +100,7 @@ static bool is_acceptor(struct unix_table *table, const struct unix_socket *sock
         return false;
     if (!unix_is_named(peer_name))
         return true;
-    return find_listener(table, socket->type, &socket->name) && !find_listener(table, socket->type, peer_name);
+    return find_listener(table, socket->type, &socket->name, socket->net) && !find_listener(table, socket->type, peer_name, socket->net);
 }
 
 static void join(struct world *world, struct unix_table *table, struct unix_socket *socket, struct unix_socket *peer)
@@ -101,7 +115,7 @@ static void join(struct world *world, struct unix_table *table, struct unix_sock
     const struct unix_socket *seen_by = connection->acceptor ? connection->acceptor : socket;
     connection->credentials = seen_by->peer_credentials;
     if (unix_is_named(listening)) {
-        connection->listener = find_listener(table, socket->type, listening);
+        connection->listener = find_listener(table, socket->type, listening, socket->net);
         const struct unix_socket *sees_listener = connection->connector ? connection->connector : socket;
         if (!connection->listener)
             connection->listener = temporary_listener(world, table, socket, listening, &sees_listener->peer_credentials);
@@ -166,7 +180,7 @@ int unix_link(struct world *world, struct error *err)
         struct unix_socket *socket = table->sockets[i];
         if (socket->type == SOCK_DGRAM) {
             link_datagram(world, table, socket);
-            byte_index_put(&table->named, socket->name.address, socket->name.length, socket);
+            put_named(table, socket);
         }
         if (!is_connected_kind(socket) || socket->connection || !socket->diag.has_peer)
             continue;

@@ -58,6 +58,7 @@ struct unix_socket {
     struct ucred peer_credentials;      /* pid in the workspace's numbering, 0 = unknown */
     int unresolved_pid;         /* the host's, of a process that is not in the world */
     struct socket_options options;
+    const struct namespace *net;        /* NULL = the workspace's own */
     struct unix_place *place;
     struct unix_message *messages;
     int message_count;
@@ -75,6 +76,7 @@ struct unix_listener {
     const struct unix_name *name;
     struct unix_place *place;
     int type;
+    const struct namespace *net;
     struct ucred credentials;   /* of who calls listen */
     const char *label;
     int aux;
@@ -102,6 +104,8 @@ struct unix_table {
 
 bool unix_is_path(const struct unix_name *name);
 bool unix_is_named(const struct unix_name *name);
+/* Abstract names count within one network namespace, paths everywhere: a number for keys. */
+int unix_name_scope(const struct unix_name *name, const struct namespace *net);
 bool unix_same_name(const struct unix_name *a, const struct unix_name *b);
 
 int unix_queue_read(struct world *world, struct unix_socket *socket, struct error *err);
@@ -119,6 +123,8 @@ void unix_place_finish(struct batch *batch, const struct unix_place *place, cons
 
 int unix_pid_in_workspace(const struct world *world, int host_pid);
 int unix_pids_resolve(struct world *world, struct unix_table *table, struct error *err);
+/* The datagram socket that has this name there. */
+struct unix_socket *unix_find_named(const struct unix_table *table, const struct unix_name *name, const struct namespace *net);
 int unix_link(struct world *world, struct error *err);
 
 int unix_emit_make(struct plan *plan, struct unix_table *table, struct error *err);
@@ -131,7 +137,7 @@ void unix_fill_datagrams(struct plan *plan, struct unix_table *table, struct uni
 bool unix_peer_is_gone(const struct unix_socket *socket);     /* datagram sockets */
 uint64_t unix_connector_fd(struct plan *plan, const struct unix_connection *connection);
 uint64_t unix_acceptor_fd(struct plan *plan, const struct unix_connection *connection);
-void unix_emit_socket(struct batch *batch, int type, uint64_t slot, const char *what);
+void unix_emit_socket(struct batch *batch, const struct namespace *net, int type, uint64_t slot, const char *what);
 void unix_emit_bind(struct batch *batch, const struct unix_socket *socket);
 void unix_emit_settings(struct batch *batch, const struct unix_socket *socket);
 

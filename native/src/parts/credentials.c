@@ -5,6 +5,7 @@
  * be done first; the final sets are put last and only take away.
  */
 #include "parts.h"
+#include "../namespaces.h"
 #include "../proc.h"
 
 #include <errno.h>
@@ -178,12 +179,18 @@ static int credentials_collect(struct query *query, void *memo, struct error *er
 
 /* ---- emit ---- */
 
+/* In a user namespace made inside. Entering it gave every capability there, also to the bounding set. */
+static bool is_nested(const struct process *process)
+{
+    return process->host_ids != NULL;
+}
+
 /* Capabilities that at least one thread of the world may still gain. */
 static uint64_t bounding_of_all(const struct world *world)
 {
     static uint64_t all;
     for (int i = 0; !all && i < world->process_count; i++)
-        for (int k = 0; k < world->processes[i]->thread_count; k++)
+        for (int k = 0; k < world->processes[i]->thread_count && !is_nested(world->processes[i]); k++)
             all |= world->processes[i]->threads[k].credentials.bounding;
     return all;
 }
@@ -216,6 +223,56 @@ static void emit_sets(struct batch *batch, uint64_t permitted, uint64_t effectiv
     EMIT(batch, "capabilities", SYS_capset, plan_data(plan, &header, sizeof header), data_address);
 }
 
+static bool same_groups(const struct host_ids *a, const struct host_ids *b)
+{
+    return a->group_count == b->group_count && memcmp(a->groups, b->groups, (size_t)a->group_count * sizeof *a->groups) == 0;
+}
+
+/*
+ * Whoever enters a user namespace brings its groups along (restore_nest.c), and its children inherit them. Inside they can be changed only if all are
+ * known there.
+ */
+static int emit_nested_groups(struct batch *batch, const struct process *process, struct error *err)
+{
+    const struct process *parent = process->parent;
+    const struct namespace *user = process->namespaces[NAMESPACE_USER];
+    if (!parent || !parent->host_ids || parent->namespaces[NAMESPACE_USER] != user || same_groups(process->host_ids, parent->host_ids))
+        return 0;
+    AUTO_FREE uint32_t *groups = must_alloc((size_t)(process->host_ids->group_count + 1) * sizeof *groups);
+    bool known = !user->setgroups_denied;
+    for (int i = 0; i < process->host_ids->group_count && known; i++)
+        known = namespace_id_inside(user, true, process->host_ids->groups[i], &groups[i]);
+    if (!known)
+        return fail(err, "unsupported", "%s has other groups than its parent in a user namespace that does not allow it, which cannot be forked",
+                    process_label(process));
+    EMIT(batch, "groups", SYS_setgroups, (uint64_t)process->host_ids->group_count,
+         plan_data(batch->plan, groups, (size_t)process->host_ids->group_count * sizeof *groups));
+    return 0;
+}
+
+/* An id that the user namespace does not know reads as the overflow id; it came from outside and is there already. */
+static uint64_t known_id(const struct process *process, bool group, int which, uint32_t value)
+{
+    uint32_t inside;
+    uint32_t host = group ? process->host_ids->gid[which] : process->host_ids->uid[which];
+    return namespace_id_inside(process->namespaces[NAMESPACE_USER], group, host, &inside) ? value : (uint64_t)-1;
+}
+
+static int emit_nested_ids(struct batch *batch, const struct thread *thread, struct error *err)
+{
+    const struct process *process = thread->process;
+    const uint32_t *uid = thread->credentials.uid, *gid = thread->credentials.gid;
+    if (thread == &process->threads[0] && emit_nested_groups(batch, process, err) < 0)
+        return -1;
+    EMIT(batch, "group ids", SYS_setresgid, known_id(process, true, 0, gid[0]), known_id(process, true, 1, gid[1]), known_id(process, true, 2, gid[2]));
+    EMIT(batch, "user ids", SYS_setresuid, known_id(process, false, 0, uid[0]), known_id(process, false, 1, uid[1]), known_id(process, false, 2, uid[2]));
+    if (gid[3] != gid[1])
+        EMIT(batch, "file system group id", SYS_setfsgid, gid[3]);
+    if (uid[3] != uid[1])
+        EMIT(batch, "file system user id", SYS_setfsuid, uid[3]);
+    return 0;
+}
+
 static void emit_ids(struct batch *batch, const struct credentials *credentials)
 {
     struct plan *plan = batch->plan;
@@ -234,13 +291,16 @@ static void emit_ids(struct batch *batch, const struct credentials *credentials)
 
 static int credentials_emit(struct batch *batch, const struct thread *thread, struct error *err)
 {
-    (void)err;
     const struct credentials *credentials = &thread->credentials;
     const uint64_t set_pcap = 1ull << CAP_SETPCAP;
+    bool nested = is_nested(thread->process);
     emit_common_drops(batch->plan);
-    emit_drops(batch, bounding_of_all(batch->plan->world) & ~credentials->bounding);
+    emit_drops(batch, (nested ? ~0ull : bounding_of_all(batch->plan->world)) & ~credentials->bounding);
     EMIT(batch, "securebits", SYS_prctl, PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP);
-    emit_ids(batch, credentials);
+    if (nested && emit_nested_ids(batch, thread, err) < 0)
+        return -1;
+    if (!nested)
+        emit_ids(batch, credentials);
     if (credentials->ambient) {
         emit_sets(batch, credentials->permitted | set_pcap, credentials->effective | set_pcap, credentials->inheritable);
         for (int i = 0; i < capability_count(); i++)

@@ -3,6 +3,7 @@
  * signal that looks as if the kernel or another process had sent it. All signals are blocked while the batch runs.
  */
 #include "parts.h"
+#include "../namespaces.h"
 
 #include <errno.h>
 #include <string.h>
@@ -73,7 +74,7 @@ static int pending_emit(struct batch *batch, const struct thread *thread, struct
             const siginfo_t *info = &state->pending[i];
             if (is_stop(info))
                 continue;
-            EMIT(batch, "pending signal", SYS_rt_sigqueueinfo, (uint64_t)process->ns_pid, (uint64_t)info->si_signo,
+            EMIT(batch, "pending signal", SYS_rt_sigqueueinfo, (uint64_t)inner_pid(process), (uint64_t)info->si_signo,
                  plan_data(plan, info, sizeof *info));
         }
     }
@@ -81,7 +82,7 @@ static int pending_emit(struct batch *batch, const struct thread *thread, struct
         const siginfo_t *info = &thread->pending->list[i];
         if (is_stop(info))
             continue;
-        EMIT(batch, "pending signal", SYS_rt_tgsigqueueinfo, (uint64_t)process->ns_pid, (uint64_t)thread->ns_tid, (uint64_t)info->si_signo,
+        EMIT(batch, "pending signal", SYS_rt_tgsigqueueinfo, (uint64_t)inner_pid(process), (uint64_t)inner_tid(thread), (uint64_t)info->si_signo,
              plan_data(plan, info, sizeof *info));
     }
     return 0;

@@ -3,6 +3,7 @@
  * put back as an absolute one, so that it falls on the same instant on both sides.
  */
 #include "parts.h"
+#include "../namespaces.h"
 #include "../proc.h"
 
 #include <stddef.h>
@@ -166,7 +167,7 @@ static int thread_of(const struct process *process, int host)
 {
     for (int i = 0; i < process->thread_count; i++)
         if (process->threads[i].tid == host)
-            return process->threads[i].ns_tid;
+            return inner_tid(&process->threads[i]);
     return 0;
 }
 

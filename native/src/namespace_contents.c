@@ -1,0 +1,200 @@
+#include "namespace_contents.h"
+#include "proc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/ipc.h>
+#include <sys/msg.h>
+#include <sys/prctl.h>
+#include <sys/sem.h>
+#include <sys/shm.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MAP_TEXT_LIMIT 65536
+
+static const char *who(const struct world *world, const struct namespace *namespace)
+{
+    return process_label(namespace->member ? namespace->member : world->processes[0]);
+}
+
+/* ---- user ---- */
+
+/* "         0       1000          1" a line; the second number is the host's, since we ask from there. */
+static int parse_map(const char *text, struct id_map *map)
+{
+    while (*text) {
+        struct id_range range;
+        int used = 0;
+        if (sscanf(text, " %u %u %u%n", &range.inside, &range.host, &range.count, &used) != 3)
+            break;
+        if (map->count == MAX_ID_RANGES)
+            return -1;
+        map->ranges = must_grow(map->ranges, (size_t)(map->count + 1) * sizeof range);
+        map->ranges[map->count++] = range;
+        text += used;
+    }
+    return 0;
+}
+
+static int read_maps(const struct world *world, struct namespace *namespace, pid_t pid, struct error *err)
+{
+    AUTO_FREE char *uids = proc_read(err, MAP_TEXT_LIMIT, NULL, "/proc/%d/uid_map", pid);
+    AUTO_FREE char *gids = proc_read(err, MAP_TEXT_LIMIT, NULL, "/proc/%d/gid_map", pid);
+    AUTO_FREE char *setgroups = proc_read(err, 64, NULL, "/proc/%d/setgroups", pid);
+    if (!uids || !gids || !setgroups)
+        return -1;
+    if (parse_map(uids, &namespace->uids) < 0 || parse_map(gids, &namespace->gids) < 0)
+        return fail(err, "internal", "%s: the id maps of its user namespace are not understood", who(world, namespace));
+    namespace->setgroups_denied = strncmp(setgroups, "deny", 4) == 0;
+    return 0;
+}
+
+/* Nobody lives in it: a child of ours goes there for a moment. */
+static int read_empty_user(const struct world *world, struct namespace *namespace, struct error *err)
+{
+    int ready[2];
+    if (pipe2(ready, O_CLOEXEC) < 0)
+        return fail_errno(err, "cannot make a pipe");
+    pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        char said = setns(namespace->local, CLONE_NEWUSER) == 0;
+        if (write(ready[1], &said, 1) != 1)
+            _exit(1);
+        for (;;)
+            pause();
+    }
+    char said = 0;
+    close(ready[1]);
+    int status = child > 0 && read(ready[0], &said, 1) == 1 && said ? read_maps(world, namespace, child, err)
+                                                                      : fail(err, "internal", "cannot enter a user namespace of the workspace");
+    close(ready[0]);
+    if (child > 0) {
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+    }
+    return status;
+}
+
+/* ---- visits: this thread is inside for the time of a few questions ---- */
+
+static int visit(const struct world *world, struct namespace *namespace,
+                 int (*ask)(const struct world *, struct namespace *, struct error *), struct error *err)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/thread-self/ns/%s", namespace_name(namespace->kind));
+    AUTO_CLOSE int home = open(path, O_RDONLY | O_CLOEXEC);
+    if (home < 0 || setns(namespace->local, (int)namespace_flag(namespace->kind)) < 0)
+        return fail_errno(err, "cannot enter a %s namespace of the workspace", namespace_name(namespace->kind));
+    int status = ask(world, namespace, err);
+    if (setns(home, (int)namespace_flag(namespace->kind)) < 0)
+        return fail_errno(err, "cannot return from a %s namespace of the workspace", namespace_name(namespace->kind));
+    return status;
+}
+
+static int ask_names(const struct world *world, struct namespace *namespace, struct error *err)
+{
+    (void)world;
+    struct utsname names;
+    if (uname(&names) < 0)
+        return fail_errno(err, "cannot read a host name");
+    snprintf(namespace->host_name, sizeof namespace->host_name, "%s", names.nodename);
+    snprintf(namespace->domain_name, sizeof namespace->domain_name, "%s", names.domainname);
+    return 0;
+}
+
+static bool is_loopback_address(const struct sockaddr *address)
+{
+    if (address->sa_family == AF_INET)
+        return ((const struct sockaddr_in *)address)->sin_addr.s_addr == htonl(INADDR_LOOPBACK);
+    return address->sa_family != AF_INET6 || IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
+}
+
+/* Interfaces that are down and have no address are those that some kernels put into every new namespace (tunl0, sit0 …). */
+static int ask_interfaces(const struct world *world, struct namespace *namespace, struct error *err)
+{
+    struct ifaddrs *all;
+    if (getifaddrs(&all) < 0)
+        return fail_errno(err, "cannot list the interfaces of a network namespace");
+    int status = 0;
+    for (const struct ifaddrs *one = all; one && status == 0; one = one->ifa_next) {
+        bool loopback = one->ifa_flags & IFF_LOOPBACK;
+        bool has_address = one->ifa_addr && (one->ifa_addr->sa_family == AF_INET || one->ifa_addr->sa_family == AF_INET6);
+        if (loopback && one->ifa_flags & IFF_UP)
+            namespace->loopback_up = true;
+        if (!loopback && (has_address || one->ifa_flags & IFF_UP))
+            status = fail(err, "unsupported", "%s lives in a network namespace with the interface %.20s, which cannot be forked; end the program "
+                          "that made it", who(world, namespace), one->ifa_name);
+        else if (loopback && has_address && !is_loopback_address(one->ifa_addr))
+            status = fail(err, "unsupported", "%s lives in a network namespace whose loopback interface has more addresses, which cannot be "
+                          "forked; remove them", who(world, namespace));
+    }
+    freeifaddrs(all);
+    return status;
+}
+
+static int ask_ipc(const struct world *world, struct namespace *namespace, struct error *err)
+{
+    struct shm_info segments = { 0 };
+    struct seminfo semaphores = { 0 };
+    struct msginfo queues = { 0 };
+    if (shmctl(0, SHM_INFO, (struct shmid_ds *)&segments) < 0 || semctl(0, 0, SEM_INFO, &semaphores) < 0
+        || msgctl(0, MSG_INFO, (struct msqid_ds *)&queues) < 0)
+        return fail_errno(err, "cannot list the SysV objects of an IPC namespace");
+    const char *what = segments.used_ids ? "shared memory segments" : semaphores.semusz ? "semaphores" : queues.msgpool ? "message queues" : NULL;
+    if (what)
+        return fail(err, "unsupported", "%s lives in an IPC namespace of its own that holds SysV %s, which cannot be forked; end the program",
+                    who(world, namespace), what);
+    return 0;
+}
+
+int namespace_contents_read(const struct world *world, struct namespace *namespace, struct error *err)
+{
+    switch (namespace->kind) {
+    case NAMESPACE_USER:
+        return namespace->member ? read_maps(world, namespace, namespace->member->pid, err) : read_empty_user(world, namespace, err);
+    case NAMESPACE_NET:
+        return visit(world, namespace, ask_interfaces, err);
+    case NAMESPACE_IPC:
+        return visit(world, namespace, ask_ipc, err);
+    case NAMESPACE_UTS:
+        return visit(world, namespace, ask_names, err);
+    default:
+        return 0;
+    }
+}
+
+/* ---- emit ---- */
+
+static void emit_loopback(struct batch *batch)
+{
+    struct ifreq request = { .ifr_name = "lo", .ifr_flags = IFF_UP | IFF_LOOPBACK | IFF_RUNNING };
+    EMIT(batch, "loopback interface", SYS_socket, AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    uint64_t cell = emit_result_cell(batch);
+    EMIT_FLAGS(batch, "loopback interface", OP_LOAD(0), SYS_ioctl, cell, SIOCSIFFLAGS, plan_data(batch->plan, &request, sizeof request));
+    EMIT_FLAGS(batch, "loopback interface", OP_LOAD(0), SYS_close, cell);
+}
+
+void namespace_contents_emit(struct plan *plan, const struct namespace *namespace)
+{
+    struct batch *batch = plan_namespace(plan, namespace);
+    if (namespace->kind == NAMESPACE_NET && namespace->loopback_up)
+        emit_loopback(batch);
+    if (namespace->kind == NAMESPACE_UTS) {
+        EMIT(batch, "host name", SYS_sethostname, plan_string(plan, namespace->host_name), strlen(namespace->host_name));
+        EMIT(batch, "domain name", SYS_setdomainname, plan_string(plan, namespace->domain_name), strlen(namespace->domain_name));
+    }
+}

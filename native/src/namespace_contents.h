@@ -1,0 +1,12 @@
+/* What lies in a nested namespace: id maps, interfaces, names. */
+#ifndef TCLONE_NAMESPACE_CONTENTS_H
+#define TCLONE_NAMESPACE_CONTENTS_H
+
+#include "namespaces.h"
+
+/* Fails with "unsupported" when it holds something that cannot be made again. */
+int namespace_contents_read(const struct world *world, struct namespace *namespace, struct error *err);
+/* Ops for plan_namespace. */
+void namespace_contents_emit(struct plan *plan, const struct namespace *namespace);
+
+#endif

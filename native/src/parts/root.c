@@ -1,0 +1,89 @@
+/*
+ * The root directory of a process that called chroot. It comes late, since paths mean something else from then on. A directory that was removed
+ * (a browser's sandbox: an empty directory of a process that has ended) gets a stand-in that is removed as well.
+ */
+#include "parts.h"
+#include "../namespace_plan.h"
+
+#include <linux/sched.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+static const char DELETED[] = " (deleted)";
+
+static bool is_deleted(const char *path)
+{
+    size_t length = strlen(path), suffix = sizeof DELETED - 1;
+    return length > suffix && strcmp(path + length - suffix, DELETED) == 0;
+}
+
+/* "/proc/17/fdinfo (deleted)" and the like: a directory of a process that has ended. */
+static const char *name_in_proc(const char *path)
+{
+    static const char prefix[] = "/proc/";
+    if (strncmp(path, prefix, sizeof prefix - 1) != 0)
+        return NULL;
+    const char *rest = path + sizeof prefix - 1;
+    size_t digits = strspn(rest, "0123456789");
+    return digits && rest[digits] == '/' ? rest + digits + 1 : NULL;
+}
+
+/* Shares root and working directory with the process, moves both into a directory of its own in /proc, and ends. */
+static void emit_dead_process(struct batch *batch, const struct process *process, const char *name, const char *what)
+{
+    struct plan *plan = batch->plan;
+    char path[64] = "/proc/self/";
+    size_t length = strlen(name) - (sizeof DELETED - 1);
+    memcpy(path + strlen(path), name, length < 32 ? length : 32);
+    struct batch helper = { .plan = plan };
+    EMIT(&helper, what, SYS_chroot, plan_string(plan, path));
+    EMIT(&helper, what, SYS_chdir, plan_string(plan, "/"));
+    EMIT(&helper, what, SYS_exit, 0);
+    uint64_t stack[2] = { batch_place(&helper), plan->arena + offsetof(struct arena_control, fault) };
+    struct clone_args args = { .flags = CLONE_FS | CLONE_VM | CLONE_VFORK, .stack = plan_reserve(plan, 256), .stack_size = 128 };
+    memcpy((char *)plan_local(plan, args.stack) + args.stack_size, stack, sizeof stack);
+    struct nest_clone clone = nest_clone(batch, process, NULL, &args);
+    emit_op(batch, (struct op){ .number = OP_CLONE, .arg = { plan_data(plan, &args, sizeof args), sizeof args } }, "%s", what);
+    uint64_t pid = emit_result_cell(batch);
+    nest_clone_done(batch, clone);
+    EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_wait4, pid, 0, __WALL, 0);
+}
+
+/* A removed directory: made again under its name, or next to it if that is taken, entered and removed. */
+static void emit_removed(struct batch *batch, const char *path, const char *what)
+{
+    struct plan *plan = batch->plan;
+    char name[4096 + 16];
+    size_t length = strlen(path) - (sizeof DELETED - 1);
+    snprintf(name, sizeof name, "%.*s.tclone-root", (int)length, path);
+    uint64_t address = plan_string(plan, name);
+    EMIT(batch, what, SYS_mkdir, address, 0700);
+    EMIT(batch, what, SYS_chroot, address);
+    EMIT(batch, what, SYS_rmdir, plan_string(plan, "/"));
+}
+
+static int root_emit(struct batch *batch, const struct thread *thread, struct error *err)
+{
+    const struct process *process = thread->process;
+    struct plan *plan = batch->plan;
+    if (thread != &process->threads[0] || strcmp(process->root, "/") == 0)
+        return 0;
+    char what[192];
+    snprintf(what, sizeof what, "%s: root %.100s", process_label(process), process->root);
+    const char *name = is_deleted(process->root) ? name_in_proc(process->root) : NULL;
+    (void)err;
+    if (name)
+        emit_dead_process(batch, process, name, what);
+    else if (is_deleted(process->root))
+        emit_removed(batch, process->root, what);
+    else
+        EMIT(batch, what, SYS_chroot, plan_string(plan, process->root));
+    if (is_deleted(process->root) && strcmp(process->root, process->cwd) == 0)
+        EMIT(batch, what, SYS_chdir, plan_string(plan, "/"));
+    return 0;
+}
+
+const struct part part_root = { .name = "root directory", .emit = root_emit };
