@@ -1,4 +1,5 @@
 #include "files.h"
+#include "identity.h"
 #include "proc.h"
 
 #include <errno.h>
@@ -46,6 +47,13 @@ bool files_path_is(const struct world *world, const char *path, uint64_t inode)
     return fd >= 0 && fstat(fd, &st) == 0 && st.st_ino == inode;
 }
 
+bool files_path_leads_to(const struct world *world, const char *path, uint64_t inode, const char *open_path)
+{
+    AUTO_CLOSE int fd = open_in(world->root, path, O_PATH | O_NOFOLLOW, 0);
+    struct stat st;
+    return fd >= 0 && fstat(fd, &st) == 0 && st.st_ino == inode && identity_same(open_path, fd);
+}
+
 /*
  * Opening a file breaks a lease for writing. Whoever holds one is the only one to have the file open, by that very descriptor: a duplicate of it
  * does, as long as it is not moved (sparse parts of the file are then copied, too).
@@ -65,7 +73,7 @@ struct ghost *files_ghost(struct world *world, const char *path, uint64_t device
 {
     struct file_openings *all = openings(world);
     for (int i = 0; i < all->ghost_count; i++)
-        if (all->ghosts[i]->inode == inode && all->ghosts[i]->device == device)
+        if (all->ghosts[i]->inode == inode && all->ghosts[i]->device == device && identity_same(open_path, all->ghosts[i]->source))
             return all->ghosts[i];
     struct ghost *ghost = must_alloc(sizeof *ghost);
     ghost->device = device;
@@ -102,7 +110,9 @@ static struct file_opening *opening_for(struct process *process, const char *pat
     struct file_openings *all = openings(world);
     for (int i = all->count - 1; i >= 0; i--) {
         struct file_opening *opening = all->list[i];
-        if (opening->inode == inode && opening->device == device && opening->writable == writable && strcmp(opening->path, path) == 0)
+        /* A name that is there leads to one file; names that were removed can have belonged to several. */
+        if (opening->inode == inode && opening->device == device && opening->writable == writable && strcmp(opening->path, path) == 0
+            && (!opening->ghost || identity_same(open_path, opening->ghost->source)))
             return opening;
     }
     struct file_opening *opening = must_alloc(sizeof *opening);
@@ -110,7 +120,7 @@ static struct file_opening *opening_for(struct process *process, const char *pat
     opening->device = device;
     opening->inode = inode;
     opening->writable = writable;
-    if (!files_path_is(world, path, inode)) {
+    if (!files_path_leads_to(world, path, inode, open_path)) {
         opening->ghost = files_ghost(world, path, device, inode, open_path, process_label(process), err);
         if (!opening->ghost)
             return NULL;
@@ -254,22 +264,34 @@ static int make_unnamed(int root, const struct ghost *ghost, int number, struct 
     return fd;
 }
 
+static int fill_ghost(const struct ghost *ghost, int fd, struct error *err)
+{
+    struct timespec times[2] = { ghost->st.st_atim, ghost->st.st_mtim };
+    if (ftruncate(fd, ghost->st.st_size) < 0)
+        return fail_errno(err, "cannot size the unlinked file %s", ghost->path);
+    int (*copy)(int, int, uint64_t, struct error *, const char *) = ghost->shares_offset ? copy_all : copy_data;
+    if (copy(ghost->source, fd, (uint64_t)ghost->st.st_size, err, ghost->path) < 0)
+        return -1;
+    if (fchown(fd, ghost->st.st_uid, ghost->st.st_gid) < 0 || fchmod(fd, ghost->st.st_mode & 07777) < 0 || futimens(fd, times) < 0)
+        return fail_errno(err, "cannot set the owner of the unlinked file %s", ghost->path);
+    return 0;
+}
+
 int files_make_ghosts(struct world *world, struct branch *branch, struct error *err)
 {
     struct file_openings *all = openings(world);
     for (int i = 0; i < all->ghost_count; i++) {
         struct ghost *ghost = all->ghosts[i];
-        int fd = make_unnamed(branch->root, ghost, i, err);
-        if (fd < 0)
+        AUTO_CLOSE int fd = make_unnamed(branch->root, ghost, i, err);
+        if (fd < 0 || fill_ghost(ghost, fd, err) < 0)
             return -1;
-        branch_give(branch, aux_slot(world, ghost->aux), fd);
-        if (ftruncate(fd, ghost->st.st_size) < 0)
-            return fail_errno(err, "cannot size the unlinked file %s", ghost->path);
-        int (*copy)(int, int, uint64_t, struct error *, const char *) = ghost->shares_offset ? copy_all : copy_data;
-        if (copy(ghost->source, fd, (uint64_t)ghost->st.st_size, err, ghost->path) < 0)
-            return -1;
-        if (fchown(fd, ghost->st.st_uid, ghost->st.st_gid) < 0 || fchmod(fd, ghost->st.st_mode & 07777) < 0)
-            return fail_errno(err, "cannot set the owner of the unlinked file %s", ghost->path);
+        /* A program whose file is open for writing anywhere cannot be a process's executable. */
+        char path[64];
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        int handle = open(path, O_PATH | O_CLOEXEC);
+        if (handle < 0)
+            return fail_errno(err, "cannot open the unlinked file %s in the branch", ghost->path);
+        branch_give(branch, aux_slot(world, ghost->aux), handle);
     }
     return 0;
 }

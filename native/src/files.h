@@ -38,6 +38,8 @@ int files_new_aux(struct world *world);
 uint64_t aux_slot(const struct world *world, int aux);
 /* Does `path` in the source's root still name this inode? */
 bool files_path_is(const struct world *world, const char *path, uint64_t inode);
+/* The same, and by more than its number (identity.h): is it the file that the link `open_path` of the host's /proc leads to? */
+bool files_path_leads_to(const struct world *world, const char *path, uint64_t inode, const char *open_path);
 /* A ghost for an inode that has lost its name; `open_path` is a /proc path of the host that opens it. */
 struct ghost *files_ghost(struct world *world, const char *path, uint64_t device, uint64_t inode, const char *open_path, const char *who,
                           struct error *err);

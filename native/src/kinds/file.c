@@ -47,10 +47,10 @@ static int capture(struct world *world, struct description *description, struct 
         data->late = true;
         return 0;
     }
-    if (files_path_is(world, description->link, description->st.st_ino))
-        return 0;
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", description->local);
+    if (files_path_leads_to(world, description->link, description->st.st_ino, path))
+        return 0;
     uint64_t device = (uint64_t)major(description->st.st_dev) << 32 | minor(description->st.st_dev);
     data->ghost = files_ghost(world, description->link, device, description->st.st_ino, path, description_label(description), err);
     return data->ghost ? 0 : -1;
