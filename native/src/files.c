@@ -1,5 +1,6 @@
 #include "files.h"
 #include "identity.h"
+#include "mounts.h"
 #include "proc.h"
 
 #include <errno.h>
@@ -47,9 +48,9 @@ bool files_path_is(const struct world *world, const char *path, uint64_t inode)
     return fd >= 0 && fstat(fd, &st) == 0 && st.st_ino == inode;
 }
 
-bool files_path_leads_to(const struct world *world, const char *path, uint64_t inode, const char *open_path)
+bool files_path_leads_to(const struct world *world, const struct mount_world *mounts, const char *path, uint64_t inode, const char *open_path)
 {
-    AUTO_CLOSE int fd = open_in(world->root, path, O_PATH | O_NOFOLLOW, 0);
+    AUTO_CLOSE int fd = open_in(mounts ? mounts->root : world->root, path, O_PATH | O_NOFOLLOW, 0);
     struct stat st;
     return fd >= 0 && fstat(fd, &st) == 0 && st.st_ino == inode && identity_same(open_path, fd);
 }
@@ -107,12 +108,13 @@ static struct file_opening *opening_for(struct process *process, const char *pat
                                         const char *open_path, struct error *err)
 {
     struct world *world = process->world;
+    const struct mount_world *mounts = mounts_of_link(process, open_path);
     struct file_openings *all = openings(world);
     for (int i = all->count - 1; i >= 0; i--) {
         struct file_opening *opening = all->list[i];
         /* A name that is there leads to one file; names that were removed can have belonged to several. */
-        if (opening->inode == inode && opening->device == device && opening->writable == writable && strcmp(opening->path, path) == 0
-            && (!opening->ghost || identity_same(open_path, opening->ghost->source)))
+        if (opening->inode == inode && opening->device == device && opening->writable == writable && opening->mounts == mounts
+            && strcmp(opening->path, path) == 0 && (!opening->ghost || identity_same(open_path, opening->ghost->source)))
             return opening;
     }
     struct file_opening *opening = must_alloc(sizeof *opening);
@@ -120,7 +122,8 @@ static struct file_opening *opening_for(struct process *process, const char *pat
     opening->device = device;
     opening->inode = inode;
     opening->writable = writable;
-    if (!files_path_leads_to(world, path, inode, open_path)) {
+    opening->mounts = mounts;
+    if (!files_path_leads_to(world, mounts, path, inode, open_path)) {
         opening->ghost = files_ghost(world, path, device, inode, open_path, process_label(process), err);
         if (!opening->ghost)
             return NULL;
@@ -198,11 +201,13 @@ int files_emit(struct plan *plan, struct error *err)
             snprintf(path, sizeof path, "/proc/self/fd/%lu", (unsigned long)aux_slot(world, opening->ghost->aux));
             name = path;
         }
+        mounts_enter(batch, opening->ghost ? NULL : opening->mounts);
         emit_op(batch, (struct op){ .number = SYS_openat, .arg = { (uint64_t)AT_FDCWD, plan_string(plan, name),
                 (uint64_t)((opening->writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOATIME) } }, "open %s to map it", opening->path);
         uint64_t cell = emit_result_cell(batch);
         EMIT_FLAGS(batch, opening->path, OP_LOAD(0), SYS_dup3, cell, aux_slot(world, opening->aux), 0);
         EMIT_FLAGS(batch, opening->path, OP_LOAD(0), SYS_close, cell);
+        mounts_leave(batch, opening->ghost ? NULL : opening->mounts);
     }
     return 0;
 }

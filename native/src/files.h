@@ -17,7 +17,10 @@ struct ghost {
 };
 
 /* A file to be opened once in a branch, at an auxiliary slot. */
+struct mount_world;             /* mounts.h */
+
 struct file_opening {
+    const struct mount_world *mounts;   /* where its path leads to it; NULL = the workspace's own mounts */
     uint64_t device, inode;
     char *path;
     bool writable;
@@ -39,7 +42,7 @@ uint64_t aux_slot(const struct world *world, int aux);
 /* Does `path` in the source's root still name this inode? */
 bool files_path_is(const struct world *world, const char *path, uint64_t inode);
 /* The same, and by more than its number (identity.h): is it the file that the link `open_path` of the host's /proc leads to? */
-bool files_path_leads_to(const struct world *world, const char *path, uint64_t inode, const char *open_path);
+bool files_path_leads_to(const struct world *world, const struct mount_world *mounts, const char *path, uint64_t inode, const char *open_path);
 /* A ghost for an inode that has lost its name; `open_path` is a /proc path of the host that opens it. */
 struct ghost *files_ghost(struct world *world, const char *path, uint64_t device, uint64_t inode, const char *open_path, const char *who,
                           struct error *err);

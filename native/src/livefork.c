@@ -5,6 +5,7 @@
 #include "family.h"
 #include "freeze.h"
 #include "inject.h"
+#include "mounts.h"
 #include "memory_flags.h"
 #include "namespace_service.h"
 #include "posix_queues.h"
@@ -155,6 +156,8 @@ static int copy_frozen(struct job *job, struct error *err)
         return -1;
     FOR_LIVE(job, branch)
         rebuild_start(world, &job->compiled, branch, &branch->err);
+    FOR_LIVE(job, branch)
+        mounts_fill(world, branch, &branch->err);
     int64_t shared = families_fill(world, &job->compiled.plan, job->branches, job->branch_count, err);
     if (shared < 0)
         return -1;

@@ -1,5 +1,6 @@
+/* Which mounts there are, how each comes about again, and the content of file systems that live in memory. */
 #include "mounts.h"
-#include "mountinfo.h"
+#include "mount_enter.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -8,150 +9,214 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/*
- * The types of file handles that FUSE gives out (include/linux/exportfs.h). File systems without handles of their own have them too (proc, devpts),
- * those that hold files have not.
- */
-#define FILEID_INO64_GEN 0x81
-#define FILEID_INO64_GEN_PARENT 0x82
-#ifndef AT_HANDLE_FID
-#define AT_HANDLE_FID 0x200
-#endif
-
-/* The file systems met in mount tables. */
-struct file_system {
-    uint64_t device;
-    bool fuse;
-};
-
-static struct file_system *file_systems;
-static int file_system_count;
-
-static const struct file_system *find_file_system(uint64_t device)
+static bool in_memory(const struct mount *mount)
 {
-    for (int i = 0; i < file_system_count; i++)
-        if (file_systems[i].device == device)
-            return &file_systems[i];
-    return NULL;
+    return strcmp(mount->type, "tmpfs") == 0 || strcmp(mount->type, "ramfs") == 0;
 }
 
-static bool is_fuse(const struct mount *mount)
+/* ---- tables ---- */
+
+static int open_root(void *context, struct error *err)
 {
-    return strncmp(mount->type, "fuse", 4) == 0;
+    (void)context;
+    int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    return root < 0 ? fail_errno(err, "cannot open the root of a mount namespace of the source") : root;
 }
 
-static void note_file_system(const struct mount *mount)
+static int read_world(struct mount_world *mounts, struct error *err)
 {
-    if (find_file_system(mount->device))
-        return;
-    file_systems = must_grow(file_systems, (size_t)(file_system_count + 1) * sizeof *file_systems);
-    file_systems[file_system_count++] = (struct file_system){ mount->device, is_fuse(mount) };
+    if (mount_table_read(&mounts->table, mounts->mnt_ns, err) < 0)
+        return -1;
+    mounts->root = mount_enter(mounts->mnt_ns, open_root, NULL, err);
+    return mounts->root < 0 ? -1 : 0;
 }
 
-/*
- * Asks the kernel alone: the type of the handle, and the device as it is known. A file of such a type on a file system that is mounted nowhere
- * counts as FUSE's, since nothing tells it from one.
- */
-static bool fuse_serves(const char *path)
+static int add_world(struct mounts *all, const struct namespace *namespace, int mnt_ns, struct error *err)
 {
-    union { struct file_handle handle; char room[sizeof(struct file_handle) + MAX_HANDLE_SZ]; } buffer;
-    int mount;
-    struct statx st;
-    buffer.handle.handle_bytes = MAX_HANDLE_SZ;
-    if (name_to_handle_at(AT_FDCWD, path, &buffer.handle, &mount, AT_SYMLINK_FOLLOW | AT_HANDLE_FID) < 0)
-        return false;
-    if (buffer.handle.handle_type != FILEID_INO64_GEN && buffer.handle.handle_type != FILEID_INO64_GEN_PARENT)
-        return false;
-    if (statx(AT_FDCWD, path, AT_STATX_DONT_SYNC, STATX_TYPE, &st) < 0)
-        return false;
-    const struct file_system *known = find_file_system((uint64_t)st.stx_dev_major << 32 | st.stx_dev_minor);
-    return known ? known->fuse : true;
+    struct mount_world *mounts = &all->list[all->count++];
+    *mounts = (struct mount_world){ .namespace = namespace, .mnt_ns = mnt_ns, .root = -1 };
+    return read_world(mounts, err);
 }
 
-/* ---- before the freeze ---- */
-
-/* The container's own mounts are of these types, and programs can have their own of most. */
-static bool type_is_known(const char *type)
+static int read_worlds(struct world *world, struct mounts *all, struct error *err)
 {
-    static const char *const known[] = { "overlay", "proc", "sysfs", "tmpfs", "ramfs", "devpts", "mqueue", "devtmpfs", "cgroup", "cgroup2", NULL };
-    for (int i = 0; known[i]; i++)
-        if (strcmp(type, known[i]) == 0)
-            return true;
-    return false;
-}
-
-static int check_mount(const struct process *process, const struct mount *mount, struct error *err)
-{
-    const char *label = process_label(process);
-    if (is_fuse(mount))
-        return fail(err, "unsupported", "%s sees the FUSE file system %.100s at %.200s; unmount it (fusermount3 -u) or end the program that serves it",
-                    label, mount->source, mount->point);
-    if (!type_is_known(mount->type))
-        return fail(err, "unsupported", "%s sees a file system of type %.40s at %.200s, which cannot be made again; unmount it", label, mount->type,
-                    mount->point);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/ns/mnt", world->source_pid);
+    int own = open(path, O_RDONLY | O_CLOEXEC);
+    if (own < 0)
+        return fail_errno(err, "cannot open %s", path);
+    all->list = must_alloc((size_t)world->namespaces->count * sizeof *all->list);
+    if (add_world(all, world->namespaces->list[NAMESPACE_MNT], own, err) < 0)
+        return -1;
+    for (int i = 0; i < world->namespaces->count; i++) {
+        const struct namespace *namespace = world->namespaces->list[i];
+        if (namespace->kind == NAMESPACE_MNT && namespace->nested && add_world(all, namespace, namespace->local, err) < 0)
+            return -1;
+    }
     return 0;
 }
 
-static bool seen_before(ino_t inode)
+/* ---- file systems ---- */
+
+static struct own_system *find_system(struct mounts *all, uint64_t device)
 {
-    static ino_t *seen;
-    static int count;
-    for (int i = 0; i < count; i++)
-        if (seen[i] == inode)
+    for (int i = 0; i < all->system_count; i++)
+        if (all->systems[i].device == device)
+            return &all->systems[i];
+    return NULL;
+}
+
+static int check_system(const struct mount *mount, struct error *err)
+{
+    static const char *const makeable[] = { "tmpfs", "ramfs", "devpts", "mqueue", "cgroup", "cgroup2", NULL };
+    for (int i = 0; makeable[i]; i++)
+        if (strcmp(mount->type, makeable[i]) == 0)
+            return 0;
+    return fail(err, "unsupported", "the file system at %.200s (%s) of a nested mount namespace cannot be made again; unmount it", mount->point,
+                mount->type);
+}
+
+static int add_systems(struct mounts *all, struct mount_world *mounts, struct error *err)
+{
+    for (int i = 0; i < mounts->steps.file_system_count; i++) {
+        const struct own_file_system *from = &mounts->steps.file_systems[i];
+        if (find_system(all, from->device))
+            continue;
+        if (check_system(from->mount, err) < 0)
+            return -1;
+        all->systems = must_grow(all->systems, (size_t)(all->system_count + 1) * sizeof *all->systems);
+        all->systems[all->system_count++] = (struct own_system){ .device = from->device, .mount = from->mount, .maker = mounts, .slot = -1 };
+    }
+    return 0;
+}
+
+/* ---- content ---- */
+
+struct reach {
+    const struct mount *mount;
+};
+
+/* The copy of a mount, or -1 without an error if another one hides it. */
+static int reach_mount(void *context, struct error *err)
+{
+    const struct mount *mount = ((struct reach *)context)->mount;
+    struct statx st;
+    AUTO_CLOSE int place = open(mount->point, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (place < 0 || statx(place, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, &st) < 0 || (int)st.stx_mnt_id != mount->id)
+        return -1;
+    return mount_copy(mount->point, err);
+}
+
+/* A removed file is covered by itself alone. */
+static bool is_covered(const struct own_system *system, const struct mount *mount)
+{
+    const char *root = strcmp(mount->root, "/") == 0 ? "" : mount->root;
+    for (int i = 0; i < system->part_count; i++) {
+        size_t length = strlen(system->parts[i].root);
+        if (mount->root_removed && strcmp(root, system->parts[i].root) != 0)
+            continue;
+        if (strncmp(root, system->parts[i].root, length) == 0 && (root[length] == 0 || root[length] == '/'))
             return true;
-    seen = must_grow(seen, (size_t)(count + 1) * sizeof *seen);
-    seen[count++] = inode;
+    }
     return false;
 }
 
-static void check_mounts(const struct process *process, struct blockers *blockers)
+static int add_part(struct own_system *system, const struct mount_world *mounts, const struct mount *mount, struct error *err)
 {
-    char path[64];
+    struct reach reach = { mount };
+    const char *root = strcmp(mount->root, "/") == 0 ? "" : mount->root;
     struct stat st;
-    struct error err = { 0 };
-    snprintf(path, sizeof path, "/proc/%d/ns/mnt", process->pid);
-    AUTO_CLOSE int mnt_ns = open(path, O_RDONLY | O_CLOEXEC);
-    if (mnt_ns < 0 || fstat(mnt_ns, &st) < 0 || seen_before(st.st_ino))
-        return;                 /* it has ended meanwhile, or its namespace is known */
-    struct mount_table table = { 0 };
-    int status = mount_table_read(&table, mnt_ns, &err);
-    for (int i = 0; i < table.count; i++)
-        note_file_system(&table.list[i]);
-    for (int i = 0; i < table.count && status == 0; i++)
-        status = check_mount(process, &table.list[i], &err);
-    mount_table_free(&table);
-    if (status < 0 && strcmp(err.code, "unsupported") == 0)
-        blockers_add(blockers, process, -1, err.message);
+    int copy = mount_enter(mounts->mnt_ns, reach_mount, &reach, err);
+    if (copy < 0)
+        return err->code ? -1 : 0;
+    if (fstat(copy, &st) < 0)
+        return fail_errno(err, "cannot look at %s of the source", mount->point);
+    system->parts = must_grow(system->parts, (size_t)(system->part_count + 1) * sizeof *system->parts);
+    system->parts[system->part_count++] = (struct own_part){ must_copy_string(root), copy, S_ISDIR(st.st_mode) };
+    return 0;
 }
 
-/* Where it stands, and what it runs. */
-static void check_places(const struct process *process, struct blockers *blockers)
+struct view { const struct mount_world *mounts; const struct mount *mount; };
+
+static int by_root(const void *left, const void *right)
 {
-    static const struct { const char *name, *what; } places[] = { { "cwd", "stands in a directory" }, { "root", "has its root" }, { "exe", "runs" } };
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        char path[64], message[256];
-        snprintf(path, sizeof path, "/proc/%d/%s", process->pid, places[i].name);
-        if (!fuse_serves(path))
-            continue;
-        snprintf(message, sizeof message, "%s %s in a FUSE file system; end it, then unmount the file system", process_label(process), places[i].what);
-        blockers_add(blockers, process, -1, message);
+    size_t a = strlen(((const struct view *)left)->mount->root), b = strlen(((const struct view *)right)->mount->root);
+    return a < b ? -1 : a > b;
+}
+
+/* Shortest roots first: most file systems are mounted whole somewhere, and then nothing else needs to be looked at. */
+static int read_content(struct mounts *all, struct own_system *system, struct error *err)
+{
+    struct view *views = NULL;
+    int count = 0, status = 0;
+    for (int i = 0; i < all->count; i++) {
+        for (int k = 0; k < all->list[i].table.count; k++) {
+            if (all->list[i].table.list[k].device != system->device)
+                continue;
+            views = must_grow(views, (size_t)(count + 1) * sizeof *views);
+            views[count++] = (struct view){ &all->list[i], &all->list[i].table.list[k] };
+        }
     }
+    qsort(views, (size_t)count, sizeof *views, by_root);
+    for (int i = 0; i < count && status == 0; i++)
+        if (!is_covered(system, views[i].mount))
+            status = add_part(system, views[i].mounts, views[i].mount, err);
+    for (int i = 0; i < count && status == 0; i++)
+        if (!is_covered(system, views[i].mount))
+            status = fail(err, "unsupported", "the file system mounted at %.200s is hidden by another mount; unmount that one", views[i].mount->point);
+    free(views);
+    return status;
 }
 
-void mounts_preflight(const struct process *process, struct blockers *blockers)
+int mounts_read(struct world *world, struct error *err)
 {
-    check_mounts(process, blockers);
-    check_places(process, blockers);
+    bool nested = false;
+    for (int i = 0; world->namespaces && i < world->namespaces->count; i++)
+        nested |= world->namespaces->list[i]->kind == NAMESPACE_MNT && world->namespaces->list[i]->nested;
+    if (!nested)
+        return 0;
+    struct mounts *all = world->mounts = must_alloc(sizeof *all);
+    if (read_worlds(world, all, err) < 0)
+        return -1;
+    for (int i = 1; i < all->count; i++) {
+        struct mount_world *mounts = &all->list[i];
+        if (mount_steps_find(&all->list[0].table, &mounts->table, &mounts->steps, err) < 0 || add_systems(all, mounts, err) < 0)
+            return -1;
+    }
+    for (int i = 0; i < all->system_count; i++)
+        if (in_memory(all->systems[i].mount) && read_content(all, &all->systems[i], err) < 0)
+            return -1;
+    return 0;
 }
 
-bool mounts_refuse_fuse(const struct process *process, int fd, const char *link, struct blockers *blockers)
+/* ---- whose file ---- */
+
+static const struct mount_world *mounts_with(const struct mounts *all, int id)
 {
-    char path[64], message[512];
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", process->pid, fd);
-    if (*link != '/' || !fuse_serves(path))
-        return false;
-    snprintf(message, sizeof message, "%s has %.200s open (fd %d), which a FUSE server serves; close it, then unmount the file system",
-             process_label(process), link, fd);
-    blockers_add(blockers, process, fd, message);
-    return true;
+    for (int i = 1; i < all->count; i++)
+        for (int k = 0; k < all->list[i].table.count; k++)
+            if (all->list[i].table.list[k].id == id)
+                return &all->list[i];
+    return NULL;
+}
+
+static const struct mount_world *mounts_at(const struct mounts *all, int directory, const char *path, int flags)
+{
+    struct statx st;
+    if (statx(directory, path, flags | AT_STATX_DONT_SYNC, STATX_MNT_ID, &st) < 0)
+        return NULL;
+    return mounts_with(all, (int)st.stx_mnt_id);
+}
+
+const struct mount_world *mounts_of_file(const struct world *world, int fd)
+{
+    return world->mounts ? mounts_at(world->mounts, fd, "", AT_EMPTY_PATH) : NULL;
+}
+
+const struct mount_world *mounts_of_link(const struct process *process, const char *path)
+{
+    const struct mounts *all = process->world->mounts;
+    if (!all || !process->namespaces[NAMESPACE_MNT] || !process->namespaces[NAMESPACE_MNT]->nested)
+        return NULL;
+    return mounts_at(all, AT_FDCWD, path, 0);
 }

@@ -1,18 +1,77 @@
-/* Mounts made inside a workspace: what can be forked, what is refused. */
+/* Mounts made inside a workspace: what can be forked, what is refused, and how it comes back. */
 #ifndef TCLONE_MOUNTS_H
 #define TCLONE_MOUNTS_H
 
 #include <stdbool.h>
 
 #include "blockers.h"
+#include "branch.h"
+#include "mount_plan.h"
+#include "namespaces.h"
 #include "world.h"
 
-/* Before the freeze: the mounts that the process sees (each mount namespace once) and the places it uses. */
+/* ---- before the freeze (mount_check.c) ---- */
+
+/* The mounts that the process sees (each mount namespace once) and the places it uses. */
 void mounts_preflight(const struct process *process, struct blockers *blockers);
 /*
  * Is descriptor `fd` a file of a FUSE server? Then it is refused and must not be touched any further: looking at such a file, or even closing a
  * duplicate of its descriptor, waits for a server that may never answer.
  */
 bool mounts_refuse_fuse(const struct process *process, int fd, const char *link, struct blockers *blockers);
+
+/* ---- capture (mounts.c) ---- */
+
+/* A mount namespace of the workspace. */
+struct mount_world {
+    const struct namespace *namespace;
+    int mnt_ns;                 /* descriptor of it */
+    int root;                   /* O_PATH: its root directory */
+    struct mount_table table;
+    struct mount_steps steps;   /* nested ones only */
+};
+
+/* A tree or single file of an own file system, as far as it can be reached. */
+struct own_part {
+    char *root;                 /* its path in the file system; "" = all of it */
+    int copy;                   /* of the mount through which it is read */
+    bool directory;
+};
+
+/* A file system that was mounted inside, made anew in a branch by the namespace `maker`. */
+struct own_system {
+    uint64_t device;
+    const struct mount *mount;
+    struct mount_world *maker;
+    struct own_part *parts;
+    int part_count;
+    int slot;                   /* auxiliary */
+    uint64_t made, filled;      /* futex words in the arena; 0 = it has no content to copy */
+};
+
+struct mounts {
+    struct mount_world *list;   /* [0] is the workspace's own */
+    int count;
+    struct own_system *systems;
+    int system_count;
+    uint64_t arena;             /* of the plan */
+};
+
+/* Nothing is read where no mount namespace is nested: world->mounts stays NULL. */
+int mounts_read(struct world *world, struct error *err);
+/* The mount namespace in which a file was opened, by a descriptor of ours; NULL = the workspace's own (or none any more). */
+const struct mount_world *mounts_of_file(const struct world *world, int fd);
+/* The same for a link below /proc to a file that the process uses. Only processes in nested namespaces are asked about (2 us). */
+const struct mount_world *mounts_of_link(const struct process *process, const char *path);
+
+/* ---- in a branch ---- */
+
+/* Into the set-up batch of each nested mount namespace (mount_build.c). */
+int mounts_emit(struct plan *plan, struct error *err);
+/* Around ops of pid 1 that open a file by its path: nothing is emitted for NULL. */
+void mounts_enter(struct batch *batch, const struct mount_world *mounts);
+void mounts_leave(struct batch *batch, const struct mount_world *mounts);
+/* Livefork's part: fill the file systems as the branch makes them (mount_fill.c). */
+int mounts_fill(const struct world *world, struct branch *branch, struct error *err);
 
 #endif

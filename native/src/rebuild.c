@@ -4,6 +4,7 @@
 #include "freeze.h"
 #include "locks.h"
 #include "memory.h"
+#include "mounts.h"
 #include "namespace_plan.h"
 #include "namespace_service.h"
 #include "posix_queues.h"
@@ -96,7 +97,7 @@ int rebuild_compile(struct world *world, struct compiled *compiled, struct error
     if (start_plan(world, compiled, err) < 0)
         return -1;
     struct plan *plan = &compiled->plan;
-    if (namespace_plan_begin(plan, tree_last_pid(world), err) < 0)
+    if (namespace_plan_begin(plan, tree_last_pid(world), err) < 0 || mounts_emit(plan, err) < 0)
         return -1;
     /* Executables add openings, so they come before the batch that opens files. */
     if (process_batches_prepare(world, err) < 0 || files_emit(plan, err) < 0 || emit_descriptions(plan, err) < 0)

@@ -118,6 +118,12 @@ static int64_t execute(const struct op *op)
         a[i] = argument(op, i);
     if (op->number == OP_EXPECT)
         return a[0] == a[1] ? (int64_t)a[0] : -EILSEQ;
+    if (op->number == OP_SIGNAL)
+        raise_word((uint32_t *)a[0]);
+    if (op->number == OP_WAIT)
+        await_word((uint32_t *)a[0], (uint32_t)a[1]);
+    if (op->number < 0)
+        return 0;
     if (op->number == OP_TIME_LEFT) {
         time_left((int64_t *)a[0], (int64_t)a[1], (int64_t)a[2], (int64_t)a[3], (uint64_t *)a[4]);
         return 0;

@@ -137,6 +137,7 @@ struct world {
     int net_ns, ipc_ns;         /* of the source */
     int pid_level;              /* of the workspace's pid namespace: how many numbers NSpid has before it */
     struct namespaces *namespaces;
+    struct mounts *mounts;      /* mounts.h; NULL while no mount namespace is nested */
     struct unix_table *unix_sockets;    /* kinds/unix.c */
     struct inet_table *inet_sockets;    /* kinds/inet.c: streams */
     struct shared_objects *shared;      /* shared.c: memfd, /dev/shm, SysV, shared anonymous memory */

@@ -1,5 +1,6 @@
 /* Regular files, directories and O_PATH descriptors; memfds and /dev/shm files are opened again through their shared object. */
 #include "../files.h"
+#include "../mounts.h"
 #include "../descriptors.h"
 #include "../plan.h"
 #include "../shared.h"
@@ -20,6 +21,7 @@
 struct file_data {
     struct shared_object *object;
     struct ghost *ghost;
+    const struct mount_world *mounts;   /* where its path leads to it; NULL = the workspace's own mounts */
     bool late;                  /* lies in /proc: can be opened only when the processes exist */
 };
 
@@ -49,7 +51,8 @@ static int capture(struct world *world, struct description *description, struct 
     }
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", description->local);
-    if (files_path_leads_to(world, description->link, description->st.st_ino, path))
+    data->mounts = mounts_of_file(world, description->local);
+    if (files_path_leads_to(world, data->mounts, description->link, description->st.st_ino, path))
         return 0;
     uint64_t device = (uint64_t)major(description->st.st_dev) << 32 | minor(description->st.st_dev);
     data->ghost = files_ghost(world, description->link, device, description->st.st_ino, path, description_label(description), err);
@@ -75,8 +78,11 @@ static int emit(struct plan *plan, const struct description *description, enum s
     if (S_ISDIR(description->st.st_mode))
         flags |= O_DIRECTORY;
     const char *what = description_label(description);
+    const struct mount_world *mounts = data->ghost || data->object ? NULL : data->mounts;
+    mounts_enter(batch, mounts);
     EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, plan_string(plan, name), (uint64_t)(flags | O_CLOEXEC));
     emit_to_slot(batch, description, what);
+    mounts_leave(batch, mounts);
     if (description->offset > 0)
         EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_lseek, SLOT(plan, description), (uint64_t)description->offset, SEEK_SET);
     if (!(description->flags & O_PATH) && (description->owner_pid || description->owner_signal || (description->flags & O_ASYNC)))
