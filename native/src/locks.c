@@ -19,8 +19,8 @@ enum lock_kind { LOCK_RECORD, LOCK_WHOLE_FILE, LOCK_OPEN_FILE, LOCK_LEASE };
 
 struct file_lock {
     enum lock_kind kind;
-    bool write;
-    int pid;                    /* host's, for record locks */
+    bool write, breaking, to_nothing;
+    int pid;                    /* host's, of who took it; open file description locks have none */
     unsigned long inode;
     int64_t start, length;      /* length 0 = to the end */
     const struct process *process;
@@ -45,11 +45,14 @@ static bool parse_lock(const char *text, struct file_lock *lock)
         lock->kind = LOCK_WHOLE_FILE;
     else if (strcmp(kind, "OFDLCK") == 0)
         lock->kind = LOCK_OPEN_FILE;
-    else if (strcmp(kind, "LEASE") == 0 && strcmp(mode, "ACTIVE") == 0)
-        lock->kind = LOCK_LEASE;    /* one that is being broken counts as given up: its holder was told */
+    else if (strcmp(kind, "LEASE") == 0)
+        lock->kind = LOCK_LEASE;
     else
         return false;
     lock->write = strcmp(access, "WRITE") == 0;
+    /* Then it says what is to be left of it; what it was follows from that when something is. */
+    lock->breaking = strcmp(mode, "BREAKING") == 0;
+    lock->to_nothing = strcmp(access, "UNLCK") == 0;
     lock->start = start;
     lock->length = strcmp(end, "EOF") == 0 ? 0 : atoll(end) - start + 1;
     return true;
@@ -104,7 +107,7 @@ int locks_read(struct world *world, struct error *err)
         for (int k = 0; k < process->fd_count; k++) {
             const struct fd_entry *entry = &process->fds[k];
             const struct description *description = entry->description;
-            if (!S_ISREG(description->st.st_mode) || description->link[0] != '/' || (description->flags & O_PATH))
+            if (!(S_ISREG(description->st.st_mode) || S_ISDIR(description->st.st_mode)) || description->link[0] != '/' || (description->flags & O_PATH))
                 continue;
             bool first_holder = description->holder == process && description->holder_fd == entry->fd;
             if (read_locks_of(process, entry, first_holder, err) < 0)
@@ -112,6 +115,25 @@ int locks_read(struct world *world, struct error *err)
         }
     }
     return 0;
+}
+
+static void emit_owner(struct batch *batch, uint64_t fd, int type, int pid, const char *what)
+{
+    struct { int type, pid; } owner = { type, pid };
+    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_fcntl, fd, F_SETOWN_EX, plan_data(batch->plan, &owner, sizeof owner));
+}
+
+/* Break it again, so that it has its time to be given up; whoever was told in the source is not told twice. */
+static void emit_breaking(struct batch *batch, const struct file_lock *lock, uint64_t fd, const char *what)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", (int)fd);
+    emit_owner(batch, fd, F_OWNER_PID, 0, what);
+    uint64_t flags = (lock->to_nothing ? O_WRONLY : O_RDONLY) | O_NONBLOCK | O_CLOEXEC;
+    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_openat, (uint64_t)AT_FDCWD, plan_string(batch->plan, path), flags);
+    uint64_t opened = emit_result_cell(batch);
+    *(int64_t *)plan_local(batch->plan, opened) = -1;
+    EMIT_FLAGS(batch, what, OP_MAY_FAIL | OP_LOAD(0), SYS_close, opened);
 }
 
 /*
@@ -127,10 +149,29 @@ static void emit_lease(struct plan *plan, const struct file_lock *lock)
     struct batch *batch = plan_own(plan, description->holder);
     const char *what = description_label(description);
     uint64_t fd = (uint64_t)description->holder_fd;
-    struct { int type, pid; } owner = { description->owner_pid ? description->owner_type : F_OWNER_PID, description->owner_pid };
+    bool write = lock->breaking ? !lock->to_nothing || (description->flags & O_ACCMODE) != O_RDONLY : lock->write;
     /* A file of /dev/shm is open for writing until all processes have let go of what it was made from: there the lease is lost. */
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_fcntl, fd, F_SETLEASE, lock->write ? F_WRLCK : F_RDLCK);
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_fcntl, fd, F_SETOWN_EX, plan_data(plan, &owner, sizeof owner));
+    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_fcntl, fd, F_SETLEASE, write ? F_WRLCK : F_RDLCK);
+    if (lock->breaking)
+        emit_breaking(batch, lock, fd, what);
+    emit_owner(batch, fd, description->owner_pid ? description->owner_type : F_OWNER_PID, description->owner_pid, what);
+}
+
+/* Who took it is told to those who list locks. If it has no descriptor of the file any more, pid 1 stands for it. */
+static void emit_whole_file(struct plan *plan, const struct file_lock *lock)
+{
+    const struct description *description = lock->description;
+    uint64_t operation = (uint64_t)((lock->write ? LOCK_EX : LOCK_SH) | LOCK_NB);
+    for (int i = 0; i < plan->world->process_count; i++) {
+        const struct process *process = plan->world->processes[i];
+        for (int k = 0; process->pid == lock->pid && k < process->fd_count; k++) {
+            if (process->fds[k].description == description) {
+                EMIT(plan_own(plan, process), description_label(description), SYS_flock, (uint64_t)process->fds[k].fd, operation);
+                return;
+            }
+        }
+    }
+    EMIT(&plan->common[STAGE_FILL], description_label(description), SYS_flock, SLOT(plan, description), operation);
 }
 
 void locks_emit(struct plan *plan)
@@ -142,8 +183,7 @@ void locks_emit(struct plan *plan)
             continue;
         }
         if (lock->kind == LOCK_WHOLE_FILE) {
-            EMIT(&plan->common[STAGE_FILL], description_label(lock->description), SYS_flock, SLOT(plan, lock->description),
-                 (uint64_t)((lock->write ? LOCK_EX : LOCK_SH) | LOCK_NB));
+            emit_whole_file(plan, lock);
             continue;
         }
         struct flock record = { .l_type = lock->write ? F_WRLCK : F_RDLCK, .l_whence = SEEK_SET, .l_start = lock->start, .l_len = lock->length };

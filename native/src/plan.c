@@ -115,6 +115,16 @@ void emit_status_flags(struct batch *batch, const struct description *descriptio
         EMIT(batch, what, SYS_fcntl, slot, F_SETSIG, (uint64_t)description->owner_signal);
 }
 
+struct batch *plan_fresh_creator(struct plan *plan, enum stage stage, int ns_pid, uint32_t uid, uint32_t gid)
+{
+    plan->creators = must_grow(plan->creators, (size_t)(plan->creator_count + 1) * sizeof *plan->creators);
+    struct creator *creator = &plan->creators[plan->creator_count++];
+    *creator = (struct creator){ .stage = stage, .ns_pid = ns_pid, .uid = uid, .gid = gid };
+    creator->batch = must_alloc(sizeof *creator->batch);
+    creator->batch->plan = plan;
+    return creator->batch;
+}
+
 struct batch *plan_creator(struct plan *plan, enum stage stage, int ns_pid, uint32_t uid, uint32_t gid)
 {
     if (ns_pid == 1 && uid == 0 && gid == 0)
@@ -124,12 +134,7 @@ struct batch *plan_creator(struct plan *plan, enum stage stage, int ns_pid, uint
         if (creator->stage == stage && creator->ns_pid == ns_pid && creator->uid == uid && creator->gid == gid)
             return creator->batch;
     }
-    plan->creators = must_grow(plan->creators, (size_t)(plan->creator_count + 1) * sizeof *plan->creators);
-    struct creator *creator = &plan->creators[plan->creator_count++];
-    *creator = (struct creator){ .stage = stage, .ns_pid = ns_pid, .uid = uid, .gid = gid };
-    creator->batch = must_alloc(sizeof *creator->batch);
-    creator->batch->plan = plan;
-    return creator->batch;
+    return plan_fresh_creator(plan, stage, ns_pid, uid, gid);
 }
 
 struct batch *plan_late(struct plan *plan)

@@ -87,6 +87,9 @@ void emit_status_flags(struct batch *batch, const struct description *descriptio
  */
 struct batch *plan_creator(struct plan *plan, enum stage stage, int ns_pid, uint32_t uid, uint32_t gid);
 
+/* The same, but a new one even if there is one with this pid already: creators run in the order in which they were planned. */
+struct batch *plan_fresh_creator(struct plan *plan, enum stage stage, int ns_pid, uint32_t uid, uint32_t gid);
+
 /* Run by pid 1 once the whole process tree exists, while all still share one descriptor table: pidfds, /proc/PID files, owners. */
 struct batch *plan_late(struct plan *plan);
 

@@ -17,6 +17,7 @@
 struct pidfd_state {
     int ns_pid;                 /* 0 = it has ended and been reaped */
     int flags;
+    struct batch *creator;      /* of one that has ended, while a branch is planned */
 };
 
 static bool pidfd_match(const struct description *description)
@@ -66,6 +67,21 @@ static int pidfd_capture(struct world *world, struct description *description, s
     return 0;
 }
 
+/* Descriptors of one dead process are told by their inode to be so: one short-lived process for each inode. */
+static struct batch *creator_of_dead(struct plan *plan, const struct description *description)
+{
+    const struct world *world = plan->world;
+    struct pidfd_state *state = description->data;
+    for (int i = 0; i < description->index && !state->creator; i++) {
+        const struct description *other = world->descriptions[i];
+        if (other->kind == &kind_pidfd && other->st.st_ino == description->st.st_ino)
+            state->creator = ((const struct pidfd_state *)other->data)->creator;
+    }
+    if (!state->creator)
+        state->creator = plan_fresh_creator(plan, STAGE_MAKE, 0, 0, 0);
+    return state->creator;
+}
+
 static int pidfd_emit(struct plan *plan, const struct description *description, enum stage stage, struct error *err)
 {
     (void)err;
@@ -79,7 +95,7 @@ static int pidfd_emit(struct plan *plan, const struct description *description, 
         emit_to_slot(batch, description, what);
         return 0;
     }
-    struct batch *batch = plan_creator(plan, STAGE_MAKE, 0, 0, 0);
+    struct batch *batch = creator_of_dead(plan, description);
     EMIT(batch, what, SYS_getpid);
     uint64_t self = emit_result_cell(batch);
     EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_pidfd_open, self, (uint64_t)state->flags);

@@ -192,19 +192,18 @@ static void emit_datagram_peer(struct plan *plan, struct unix_table *table, stru
     unix_place_connect(batch, socket->peer->place, &socket->peer->name, SLOT(plan, socket->description), socket->label);
 }
 
-/*
- * Creators run in the order in which they were planned. A new one, even if there is one with this pid already, so that it runs after all that
- * connect and accept at the same listener.
- */
+/* After all that connect and accept at the same listener. */
 static struct batch *last_batch_for(struct plan *plan, enum stage stage, const struct ucred *credentials)
 {
-    plan->creators = must_grow(plan->creators, (size_t)(plan->creator_count + 1) * sizeof *plan->creators);
-    struct creator *creator = &plan->creators[plan->creator_count++];
-    *creator = (struct creator){ .stage = stage, .ns_pid = credentials->pid > 1 ? credentials->pid : 0, .uid = credentials->uid,
-                                 .gid = credentials->gid };
-    creator->batch = must_alloc(sizeof *creator->batch);
-    creator->batch->plan = plan;
-    return creator->batch;
+    return plan_fresh_creator(plan, stage, credentials->pid > 1 ? credentials->pid : 0, credentials->uid, credentials->gid);
+}
+
+/* A client that has gone again before it was accepted: the server finds a connection at its end. */
+static void emit_left(struct plan *plan, const struct unix_connection *connection)
+{
+    struct batch *batch = last_batch_for(plan, STAGE_CONNECT, &(struct ucred){ 0 });
+    emit_connector(batch, connection);
+    EMIT(batch, connection->label, SYS_close, aux_slot(plan->world, connection->aux));
 }
 
 /* Connections that the listener has not accepted yet. Who connects is not recorded before accept: take who holds the socket. */
@@ -214,6 +213,10 @@ static void emit_pending(struct plan *plan, struct unix_table *table)
         const struct unix_connection *connection = table->connections[i];
         if (!connection->pending)
             continue;
+        if (!connection->connector) {
+            emit_left(plan, connection);
+            continue;
+        }
         const struct description *description = connection->connector->description;
         const struct process *holder = description->holder;
         struct ucred credentials = { holder ? holder->ns_pid : 0, description->st.st_uid, description->st.st_gid };

@@ -152,7 +152,7 @@ void unix_emit_finish(struct plan *plan, struct unix_table *table)
     struct batch *batch = &plan->common[STAGE_WATCH];
     for (int i = 0; i < table->connection_count; i++) {
         const struct unix_connection *connection = table->connections[i];
-        if (connection->aux >= 0)
+        if (connection->aux >= 0 && !connection->pending)
             EMIT(batch, connection->label, SYS_close, aux_slot(plan->world, connection->aux));
     }
     for (int i = 0; i < table->count; i++)

@@ -130,13 +130,24 @@ static void join(struct world *world, struct unix_table *table, struct unix_sock
     }
 }
 
+/* A client that was closed already, or is outside the workspace: it is in the queue and has no other end. What it had sent is lost. */
+static void add_left(struct world *world, struct unix_table *table, const struct unix_socket *listener)
+{
+    struct unix_connection *connection = add_connection(table, listener->label);
+    connection->pending = true;
+    connection->listener = listener->listener;
+    connection->aux = files_new_aux(world);
+}
+
 static void add_pending(struct world *world, struct unix_table *table, struct unix_socket *listener)
 {
     for (int i = 0; i < listener->diag.pending_count; i++) {
         uint32_t inode = listener->diag.pending[i];
         struct unix_socket *client = inode ? byte_index_find(&table->by_inode, &inode, sizeof inode) : NULL;
-        if (!client || client->connection)
-            continue;           /* closed already, or from outside the workspace */
+        if (!client || client->connection) {
+            add_left(world, table, listener);
+            continue;
+        }
         struct unix_connection *connection = add_connection(table, client->label);
         connection->connector = client;
         client->connection = connection;

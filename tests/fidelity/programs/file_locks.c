@@ -40,6 +40,8 @@ int main(void)
     MUST(record_lock(record, F_SETLK, F_WRLCK, 10, 10));
     MUST(record_lock(record, F_SETLK, F_RDLCK, 100, 0));
     MUST(flock(whole, LOCK_EX));
+    int directory = MUST(open("/tmp/fidelity", O_RDONLY | O_DIRECTORY));
+    MUST(flock(directory, LOCK_SH));
     MUST(record_lock(description, F_OFD_SETLK, F_WRLCK, 5, 5));
     fidelity_ready();
     fidelity_await_go();
@@ -49,6 +51,13 @@ int main(void)
     CHECK(others_may_lock(500, F_RDLCK) && !others_may_lock(500, F_WRLCK), "the shared lock up to the end of the file is lost");
     int second = open_locked(".flock");
     CHECK(flock(second, LOCK_EX | LOCK_NB) == -1 && errno == EWOULDBLOCK, "a second flock was granted");
+    int again = MUST(open("/tmp/fidelity", O_RDONLY | O_DIRECTORY));
+    CHECK(flock(again, LOCK_EX | LOCK_NB) == -1 && errno == EWOULDBLOCK, "the directory is not locked");
+    char path[64], *held;
+    int taker = 0;
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", whole);
+    held = strstr(fidelity_file(path), "FLOCK");
+    CHECK(held && sscanf(held, "FLOCK ADVISORY WRITE %d", &taker) == 1 && taker == getpid(), "pid %d holds the flock, it is said", taker);
     int other = open_locked(".ofd");
     CHECK(record_lock(other, F_OFD_SETLK, F_WRLCK, 7, 1) == -1 && (errno == EAGAIN || errno == EACCES), "a second OFD lock was granted");
     CHECK(record_lock(other, F_OFD_SETLK, F_WRLCK, 0, 5) == 0, "the OFD lock covers more than its range");

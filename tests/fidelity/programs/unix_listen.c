@@ -78,6 +78,11 @@ int main(void)
     memcpy(full, BASE "/", sizeof BASE);
     int longest = listen_at(full, sizeof full, 5);
 
+    /* A client that has gone again: accepted, it is at its end. */
+    int left = listen_at(BASE "/left", sizeof BASE "/left", 5);
+    close(MUST(connect_to(BASE "/left", sizeof BASE "/left", 0)));
+    int after_left = MUST(connect_to(BASE "/left", sizeof BASE "/left", 0));
+
     /* Two clients wait, one of them from another process; the backlog of 1 is full then. */
     int ready[2];
     MUST(pipe(ready));
@@ -114,6 +119,11 @@ int main(void)
         CHECK(write(pending, "hello", 5) == 5, "cannot answer a client that waited");
     }
     expect_text(waiting, "hello");
+    char end;
+    int gone_again = MUST(accept(left, NULL, NULL)), still_there = MUST(accept(left, NULL, NULL));
+    CHECK(recv(gone_again, &end, 1, MSG_DONTWAIT) == 0, "the client that has gone is not at its end: %s", strerror(errno));
+    CHECK(write(after_left, "behind", 6) == 6, "cannot write");
+    expect_text(still_there, "behind");
     fidelity_expect_exit(child, 0);
 
     expect_name(unlinked, BASE "/unlinked", sizeof BASE "/unlinked");
