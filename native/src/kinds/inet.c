@@ -6,6 +6,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <linux/mount.h>
 #include <linux/sockios.h>
 #include <linux/udp.h>
@@ -49,20 +50,24 @@ static bool has_pending_half(int fd, int protocol)
            && ioctl(fd, SIOCOUTQ, &queued) == 0 && queued > 0;
 }
 
-static int check(struct world *world, const struct description *description, struct error *err)
+static int check_kind(const struct description *description, int type, int protocol, struct error *err)
 {
-    (void)world;
-    int fd = description->local, type = socket_number(fd, SO_TYPE), protocol = socket_number(fd, SO_PROTOCOL);
     if (!is_known(type, protocol))
         return fail(err, "unsupported", "%s has type %d and protocol %d (for example SCTP), which cannot be forked; end the program that uses it",
                     description_label(description), type, protocol);
-    if (socket_has_ebpf_filter(fd))
-        return fail(err, "unsupported", "%s has an eBPF program attached, which cannot be read back; end the program that uses it",
-                    description_label(description));
-    if (type == SOCK_DGRAM && has_pending_half(fd, protocol))
+    if (type == SOCK_DGRAM && has_pending_half(description->local, protocol))
         return fail(err, "unsupported", "%s is corked and holds an unfinished datagram, which cannot be read; let the program send it and fork again",
                     description_label(description));
     return 0;
+}
+
+static int check(struct world *world, const struct description *description, struct error *err)
+{
+    (void)world;
+    int fd = description->local;
+    if (socket_check_filter(description, err) < 0)
+        return -1;
+    return check_kind(description, socket_number(fd, SO_TYPE), socket_number(fd, SO_PROTOCOL), err);
 }
 
 /* ---- capture ---- */
@@ -110,13 +115,12 @@ static int read_datagram_socket(struct inet_socket *socket, struct error *err)
 {
     if (multicast_read(socket, err) < 0)
         return -1;
+    raw_peer_read(socket);
     return socket->type == SOCK_DGRAM && (socket->protocol == IPPROTO_UDP || socket->protocol == IPPROTO_UDPLITE) ? udp_queue_read(socket, err) : 0;
 }
 
 static int capture(struct world *world, struct description *description, struct error *err)
 {
-    if (check(world, description, err) < 0)
-        return -1;
     struct inet_socket *socket = description->data = must_alloc(sizeof *socket);
     int fd = description->local;
     socket->description = description;
@@ -124,6 +128,8 @@ static int capture(struct world *world, struct description *description, struct 
     socket->domain = socket_number(fd, SO_DOMAIN);
     socket->type = socket_number(fd, SO_TYPE);
     socket->protocol = socket_number(fd, SO_PROTOCOL);
+    if (check_kind(description, socket->type, socket->protocol, err) < 0)
+        return -1;
     if (read_addresses(socket, err) < 0 || namespace_of_socket(world, fd, &socket->net, err) < 0)
         return -1;
     if (socket->type == SOCK_STREAM) {
@@ -188,13 +194,12 @@ static void close_gate(struct batch *batch, const struct gate *gate, const char 
     EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_close, gate->fs);
 }
 
-void inet_emit_socket(struct batch *batch, const struct description *description, int domain, int type, int protocol, uint64_t slot,
-                      const char *what)
+void inet_emit_socket(struct batch *batch, const struct description *description, const struct namespace *net, int domain, int type, int protocol,
+                      uint64_t slot, const char *what)
 {
     bool ping = type == SOCK_DGRAM && (protocol == IPPROTO_ICMP || protocol == IPPROTO_ICMPV6);
-    const struct inet_socket *socket = description->data;
     struct gate gate;
-    namespace_enter_net(batch, socket->net);
+    namespace_enter_net(batch, net);
     if (ping)
         open_gate(batch, &gate, what);
     EMIT(batch, what, SYS_socket, (uint64_t)domain, (uint64_t)type, (uint64_t)protocol);
@@ -203,7 +208,7 @@ void inet_emit_socket(struct batch *batch, const struct description *description
     EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_close, made);
     if (ping)
         close_gate(batch, &gate, what);
-    namespace_leave_net(batch, socket->net);
+    namespace_leave_net(batch, net);
     /* The owner decides who may join a SO_REUSEPORT group, and packet filters ask for it; the kernel takes it from the file. */
     if (description->st.st_uid || description->st.st_gid)
         EMIT(batch, what, SYS_fchown, slot, description->st.st_uid, description->st.st_gid);
@@ -233,13 +238,32 @@ static bool is_bound(const struct inet_socket *socket)
     return socket->type == SOCK_RAW ? !is_any(&socket->local) : inet_has_port(&socket->local);
 }
 
+/* A raw socket hears whatever arrives as soon as it exists: until the branch is complete a filter keeps out what is only part of making it. */
+static void emit_deaf(struct batch *batch, const struct inet_socket *socket, uint64_t slot)
+{
+    struct sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
+    struct sock_fprog program = { .len = 1, .filter = (struct sock_filter *)plan_data(batch->plan, &nothing, sizeof nothing) };
+    socket_option_emit(batch, slot, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program, socket->label);
+}
+
+static void emit_hearing(struct plan *plan, const struct inet_socket *socket)
+{
+    struct batch *batch = &plan->common[STAGE_WATCH];
+    uint64_t slot = SLOT(plan, socket->description);
+    int none = 0;
+    socket_option_emit(batch, slot, SOL_SOCKET, SO_DETACH_FILTER, &none, sizeof none, socket->label);
+    inet_options_emit_last(batch, socket, slot);
+}
+
 static void emit_datagram_socket(struct plan *plan, const struct inet_socket *socket)
 {
     const struct description *description = socket->description;
     struct batch *batch = &plan->common[STAGE_MAKE];
     uint64_t slot = SLOT(plan, description);
-    inet_emit_socket(batch, description, socket->domain, socket->type, socket->protocol, slot, socket->label);
+    inet_emit_socket(batch, description, socket->net, socket->domain, socket->type, socket->protocol, slot, socket->label);
     inet_options_emit_buffers(batch, socket, slot);
+    if (socket->type == SOCK_RAW)
+        emit_deaf(batch, socket, slot);
     inet_options_emit_first(batch, socket, slot);
     udp_queue_emit(plan, batch, socket, slot);
     inet_options_emit_device(batch, socket, slot);
@@ -248,7 +272,8 @@ static void emit_datagram_socket(struct plan *plan, const struct inet_socket *so
     if (socket->peer_size)  /* a peer without a route cannot be connected to again; sending to it failed in the source as well */
         EMIT_FLAGS(batch, socket->label, OP_MAY_FAIL, SYS_connect, slot, plan_data(plan, &socket->peer, socket->peer_size), socket->peer_size);
     multicast_emit(batch, socket, slot);
-    inet_options_emit_last(batch, socket, slot);
+    if (socket->type != SOCK_RAW)
+        inet_options_emit_last(batch, socket, slot);
     emit_status_flags(batch, description, socket->label);
 }
 
@@ -260,6 +285,8 @@ static int emit(struct plan *plan, const struct description *description, enum s
         stream_emit(plan, socket, stage);
     else if (stage == STAGE_MAKE)
         emit_datagram_socket(plan, socket);
+    else if (stage == STAGE_WATCH && socket->type == SOCK_RAW)
+        emit_hearing(plan, socket);
     return 0;
 }
 

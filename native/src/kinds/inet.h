@@ -10,6 +10,7 @@
  *   tcp_alone.c      ops that make streams whose other end is gone
  *   udp_queue.c      unread datagrams
  *   multicast.c      memberships
+ *   raw_peer.c       where a raw socket is connected to
  */
 #ifndef TCLONE_INET_H
 #define TCLONE_INET_H
@@ -122,9 +123,9 @@ struct inet_table {
 
 /* ---- inet.c ---- */
 bool inet_has_port(const union inet_address *address);
-/* Make a socket in the network namespace of `description` and put it at `slot`, owned by whoever owns the source's. */
-void inet_emit_socket(struct batch *batch, const struct description *description, int domain, int type, int protocol, uint64_t slot,
-                      const char *what);
+/* Make a socket in a network namespace (NULL: the workspace's) and put it at `slot`, owned by whoever owns the description's. */
+void inet_emit_socket(struct batch *batch, const struct description *description, const struct namespace *net, int domain, int type, int protocol,
+                      uint64_t slot, const char *what);
 /* bind, also to an address that cannot be used yet. */
 void inet_emit_bind(struct batch *batch, const struct inet_socket *socket, uint64_t slot, const union inet_address *address);
 /* 127.0.0.1 or ::1, port 0, in the form that this socket takes. Returns its size. */
@@ -189,6 +190,7 @@ int udp_queue_read(struct inet_socket *socket, struct error *err);
 /* Put the unread datagrams into the queue of the socket at `slot`, which has options but no address yet. */
 void udp_queue_emit(struct plan *plan, struct batch *batch, const struct inet_socket *socket, uint64_t slot);
 int multicast_read(struct inet_socket *socket, struct error *err);
+void raw_peer_read(struct inet_socket *socket);
 void multicast_emit(struct batch *batch, const struct inet_socket *socket, uint64_t slot);
 
 #endif

@@ -12,6 +12,8 @@ const struct fd_kind *const fd_kinds[] = {
     &kind_unix,
     &kind_inet,
     &kind_netlink,
+    &kind_packet,
+    &kind_other_socket,  /* refuses every other family by name */
     &kind_tty,
     &kind_device,
     &kind_mqueue,       /* before file: a queue is a regular file of its file system */

@@ -55,11 +55,28 @@ static const struct socket_option *default_values(const struct option_name *name
     return set->values;
 }
 
+static int count_filter(const struct description *description, socklen_t *count, struct error *err)
+{
+    *count = 0;
+    if (getsockopt(description->local, SOL_SOCKET, SO_GET_FILTER, NULL, count) == 0 || errno != EACCES)
+        return 0;
+    return fail(err, "unsupported", "%s has an eBPF program attached, which cannot be read back; end the program that uses it",
+                description_label(description));
+}
+
+int socket_check_filter(const struct description *description, struct error *err)
+{
+    socklen_t count;
+    return count_filter(description, &count, err);
+}
+
 static int read_filter(struct socket_options *options, const struct description *description, struct error *err)
 {
-    socklen_t count = 0;
-    if (getsockopt(description->local, SOL_SOCKET, SO_GET_FILTER, NULL, &count) < 0 || count == 0)
-        return 0;               /* none; an eBPF program answers EACCES and is not carried over */
+    socklen_t count;
+    if (count_filter(description, &count, err) < 0)
+        return -1;
+    if (count == 0)
+        return 0;
     if (count > MAX_FILTER)
         return fail(err, "limit", "%s has a packet filter of %u instructions", description_label(description), count);
     options->filter = must_alloc(count * sizeof(struct sock_filter));
@@ -83,6 +100,8 @@ int socket_options_read(struct socket_options *options, const struct description
         read_option(description->local, &names[i], &value);
         if (value.level == SOL_SOCKET && value.name == SO_SNDBUF)
             memcpy(&options->send_buffer, value.value, sizeof(int));
+        if (value.level == SOL_SOCKET && value.name == SO_RCVBUF)
+            memcpy(&options->receive_buffer, value.value, sizeof(int));
         if (value.size == 0 || (value.size == fresh[i].size && memcmp(value.value, fresh[i].value, value.size) == 0))
             continue;
         options->list = must_grow(options->list, (size_t)(options->count + 1) * sizeof *options->list);
@@ -133,12 +152,6 @@ void socket_options_emit_filter(struct batch *batch, const struct socket_options
         program.filter = (struct sock_filter *)plan_data(plan, options->filter, size);
         socket_option_emit(batch, fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program, what);
     }
-}
-
-bool socket_has_ebpf_filter(int fd)
-{
-    socklen_t count = 0;
-    return getsockopt(fd, SOL_SOCKET, SO_GET_FILTER, NULL, &count) < 0 && errno == EACCES;
 }
 
 int socket_number(int fd, int name)

@@ -15,7 +15,7 @@ struct socket_option {
 struct socket_options {
     struct socket_option *list;
     int count;
-    int send_buffer;            /* SO_SNDBUF as read: twice what was asked for */
+    int send_buffer, receive_buffer;    /* SO_SNDBUF and SO_RCVBUF as read: twice what was asked for */
     void *filter;               /* classic BPF program (struct sock_filter[filter_count]), or NULL */
     int filter_count;
 };
@@ -38,7 +38,7 @@ void socket_options_emit(struct batch *batch, const struct socket_options *optio
 void socket_option_emit(struct batch *batch, uint64_t fd, int level, int name, const void *value, uint32_t size, const char *what);
 
 int socket_number(int fd, int name);    /* an int option of SOL_SOCKET, or -1 */
-/* Does the kernel run an eBPF program on what this socket receives? Such a program cannot be read back. */
-bool socket_has_ebpf_filter(int fd);
+/* Refuse an eBPF program that filters what the socket receives: it cannot be read back. */
+int socket_check_filter(const struct description *description, struct error *err);
 
 #endif

@@ -93,10 +93,10 @@ static void emit_refused(struct batch *batch, const struct inet_socket *socket, 
     union inet_address nobody;
     uint32_t size = inet_loopback(socket, &nobody);
     uint64_t address = plan_data(plan, &nobody, sizeof nobody);
-    inet_emit_socket(batch, socket->description, socket->domain, SOCK_STREAM, IPPROTO_TCP, stand_in, socket->label);
+    inet_emit_socket(batch, socket->description, socket->net, socket->domain, SOCK_STREAM, IPPROTO_TCP, stand_in, socket->label);
     EMIT(batch, socket->label, SYS_bind, stand_in, address, size);
     EMIT(batch, socket->label, SYS_getsockname, stand_in, address, plan_data(plan, &size, sizeof size));
-    inet_emit_socket(batch, socket->description, socket->domain, SOCK_STREAM, IPPROTO_TCP, slot, socket->label);
+    inet_emit_socket(batch, socket->description, socket->net, socket->domain, SOCK_STREAM, IPPROTO_TCP, slot, socket->label);
     EMIT(batch, socket->label, SYS_fcntl, slot, F_SETFL, O_NONBLOCK);
     EMIT_FLAGS(batch, socket->label, OP_MAY_FAIL, SYS_connect, slot, address, size);
     EMIT(batch, socket->label, SYS_fcntl, slot, F_SETFL, 0);

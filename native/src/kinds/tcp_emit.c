@@ -28,7 +28,7 @@ void stream_emit_bound(struct batch *batch, const struct inet_socket *like, cons
 {
     const char *what = like->label;
     struct plan *plan = batch->plan;
-    inet_emit_socket(batch, like->description, like->domain, SOCK_STREAM, IPPROTO_TCP, point->slot, what);
+    inet_emit_socket(batch, like->description, like->net, like->domain, SOCK_STREAM, IPPROTO_TCP, point->slot, what);
     stream_emit_number(batch, point->slot, TCP_REPAIR, TCP_REPAIR_ON, what);
     inet_options_emit_first(batch, like, point->slot);
     const union inet_address *address = plan_local(plan, point->local);
@@ -181,7 +181,7 @@ static void emit_unconnected(struct plan *plan, const struct inet_socket *socket
 {
     struct batch *batch = &plan->common[STAGE_MAKE];
     uint64_t slot = SLOT(plan, socket->description);
-    inet_emit_socket(batch, socket->description, socket->domain, socket->type, socket->protocol, slot, socket->label);
+    inet_emit_socket(batch, socket->description, socket->net, socket->domain, socket->type, socket->protocol, slot, socket->label);
     inet_options_emit_buffers(batch, socket, slot);
     inet_options_emit_device(batch, socket, slot);
     inet_options_emit_first(batch, socket, slot);
@@ -201,7 +201,7 @@ static void emit_connect_anew(struct plan *plan, const struct inet_socket *socke
     uint64_t slot = SLOT(plan, socket->description);
     const char *what = socket->label;
     bool waiting = stream->role == ROLE_WAITING;
-    inet_emit_socket(batch, socket->description, socket->domain, SOCK_STREAM, IPPROTO_TCP, slot, what);
+    inet_emit_socket(batch, socket->description, socket->net, socket->domain, SOCK_STREAM, IPPROTO_TCP, slot, what);
     stream_emit_number(batch, slot, TCP_REPAIR, TCP_REPAIR_ON, what);
     inet_options_emit_buffers(batch, socket, slot);
     inet_options_emit_device(batch, socket, slot);
