@@ -260,6 +260,7 @@ static int command_check(struct job *job)
 {
     struct error err = { 0 };
     struct findings findings = { 0 };
+    memory_flags_start();
     if (preflight(job->world.source_pid, &job->world.options, true, &findings, &err) < 0) {
         fprintf(stderr, "tclone-livefork: %s\n", err.message);
         return exit_status(&err);

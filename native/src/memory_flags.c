@@ -32,6 +32,7 @@
 
 /* Where the bits of vm_flags stand is the kernel's own affair and changes. So each is learnt from a page of ours that has it. */
 static uint64_t bits[MEMORY_ATTRIBUTES];
+static uint64_t vvar_flags;     /* of [vvar], which the kernel itself maps as it maps devices */
 static int reader = -1;
 static bool has_keys;
 static pthread_t learner;
@@ -132,8 +133,7 @@ static void make_samples(char *samples[MEMORY_ATTRIBUTES])
     samples[MEMORY_SHADOW_STACK] = shadow_stack();
 }
 
-/* The flags of [vvar], which the kernel itself maps as it maps devices. */
-static uint64_t device_flags(const struct vma_record *records, ssize_t count)
+static uint64_t flags_of_vvar(const struct vma_record *records, ssize_t count)
 {
     struct error err = { 0 };
     AUTO_FREE char *maps = proc_read(&err, 1 << 20, NULL, "/proc/self/maps");
@@ -158,7 +158,8 @@ static void learn_bits(const struct vma_record *records, ssize_t count, char *sa
     uint64_t known = base;
     for (int i = 0; i < MEMORY_ATTRIBUTES; i++)
         known |= bits[i];
-    bits[MEMORY_DEVICE] = device_flags(records, count) & ~known;
+    vvar_flags = flags_of_vvar(records, count);
+    bits[MEMORY_DEVICE] = vvar_flags & ~known;
 }
 
 static void *learn(void *unused)
@@ -274,10 +275,29 @@ static int read_smaps(struct process *process, struct error *err)
     return 0;
 }
 
+/* Before the freeze nothing is known of threads; a process whose first thread has ended is met when it is frozen. */
+static pid_t any_thread(const struct process *process)
+{
+    return process->thread_count ? process->threads[0].tid : process->pid;
+}
+
+bool memory_flags_suspicious(const struct process *process)
+{
+    memory_flags_prepare();
+    const uint64_t suspicious = bits[MEMORY_DEVICE] | bits[MEMORY_USERFAULT] | bits[MEMORY_SHADOW_STACK];
+    struct vma_record *records = NULL;
+    ssize_t count = reader < 0 ? 0 : vma_reader_read(reader, any_thread(process), &records);
+    bool found = false;
+    for (ssize_t i = 0; i < count && !found; i++)
+        found = (records[i].flags & suspicious) && records[i].flags != vvar_flags;
+    free(records);
+    return found;
+}
+
 int memory_flags_read(struct process *process, struct error *err)
 {
     struct vma_record *records = NULL;
-    ssize_t count = reader < 0 ? -1 : vma_reader_read(reader, process->threads[0].tid, &records);
+    ssize_t count = reader < 0 ? -1 : vma_reader_read(reader, any_thread(process), &records);
     if (count <= 0) {
         free(records);
         return read_smaps(process, err);

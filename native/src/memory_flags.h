@@ -16,6 +16,8 @@ enum memory_attribute {
 /* Begin, in the background, what takes some milliseconds; and wait for its end. Both before the freeze. */
 void memory_flags_start(void);
 void memory_flags_prepare(void);
+/* Does the running process seem to have mappings that memory_check_vma refuses? Cheap; says no where this kernel does not tell cheaply. */
+bool memory_flags_suspicious(const struct process *process);
 /* Set `attributes` and `key` of every mapping that memory_read_map found, and the map's lock_future. */
 int memory_flags_read(struct process *process, struct error *err);
 

@@ -215,7 +215,7 @@ static void check_process(struct check *check, struct process *process)
     check_executable(check, process);
     mounts_preflight(process, &check->findings->blockers);
     check_descriptors(check, process);
-    if (check->thorough)
+    if (check->thorough || memory_flags_suspicious(process))
         check_memory(check, process);
 }
 
