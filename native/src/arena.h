@@ -43,8 +43,9 @@ struct arena_namespace {
     int32_t kind;
     uint64_t flag;
     int32_t parent, owner;      /* indices, -1 = none */
+    int32_t origin;             /* mount namespaces: the one it is a copy of, -1 = the workspace's own */
     int32_t nested;
-    uint32_t slot;
+    uint32_t slot, pad3;
     /* user namespaces */
     uint32_t owner_uid;         /* as the parent numbers ids */
     uint32_t setgroups_denied;

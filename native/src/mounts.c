@@ -31,7 +31,7 @@ static int read_world(struct mount_world *mounts, struct error *err)
     return mounts->root < 0 ? -1 : 0;
 }
 
-static int add_world(struct mounts *all, const struct namespace *namespace, int mnt_ns, struct error *err)
+static int add_world(struct mounts *all, struct namespace *namespace, int mnt_ns, struct error *err)
 {
     struct mount_world *mounts = &all->list[all->count++];
     *mounts = (struct mount_world){ .namespace = namespace, .mnt_ns = mnt_ns, .root = -1 };
@@ -49,7 +49,7 @@ static int read_worlds(struct world *world, struct mounts *all, struct error *er
     if (add_world(all, world->namespaces->list[NAMESPACE_MNT], own, err) < 0)
         return -1;
     for (int i = 0; i < world->namespaces->count; i++) {
-        const struct namespace *namespace = world->namespaces->list[i];
+        struct namespace *namespace = world->namespaces->list[i];
         if (namespace->kind == NAMESPACE_MNT && namespace->nested && add_world(all, namespace, namespace->local, err) < 0)
             return -1;
     }
@@ -168,6 +168,40 @@ static int read_content(struct mounts *all, struct own_system *system, struct er
     return status;
 }
 
+/* ---- how it comes about ---- */
+
+static struct mount_world *world_of(struct mounts *all, const struct namespace *namespace)
+{
+    for (int i = 0; i < all->count; i++)
+        if (all->list[i].namespace == namespace)
+            return &all->list[i];
+    return NULL;
+}
+
+/* The kernel does not tell what a namespace was copied from: most likely that of the nearest forefather of its processes who lives elsewhere. */
+static struct mount_world *likely_origin(struct mounts *all, const struct mount_world *mounts)
+{
+    const struct namespace *namespace = mounts->namespace;
+    const struct process *process = namespace->member;
+    while (process && process->namespaces[NAMESPACE_MNT] == namespace)
+        process = process->parent;
+    const struct namespace *origin = process ? process->namespaces[NAMESPACE_MNT] : NULL;
+    if (!origin || !origin->nested || origin->index > namespace->index || !namespace_contains(origin->owner, namespace->owner))
+        return NULL;
+    return world_of(all, origin);
+}
+
+static int find_steps(struct mounts *all, struct mount_world *mounts, struct error *err)
+{
+    struct error ignored = { 0 };
+    struct mount_world *origin = likely_origin(all, mounts);
+    if (origin && mount_steps_find(&origin->table, &mounts->table, &mounts->steps, &ignored) == 0) {
+        mounts->namespace->origin = origin->namespace;
+        return 0;
+    }
+    return mount_steps_find(&all->list[0].table, &mounts->table, &mounts->steps, err);
+}
+
 int mounts_read(struct world *world, struct error *err)
 {
     bool nested = false;
@@ -180,7 +214,7 @@ int mounts_read(struct world *world, struct error *err)
         return -1;
     for (int i = 1; i < all->count; i++) {
         struct mount_world *mounts = &all->list[i];
-        if (mount_steps_find(&all->list[0].table, &mounts->table, &mounts->steps, err) < 0 || add_systems(all, mounts, err) < 0)
+        if (find_steps(all, mounts, err) < 0 || add_systems(all, mounts, err) < 0)
             return -1;
     }
     for (int i = 0; i < all->system_count; i++)

@@ -24,7 +24,7 @@ bool mounts_refuse_fuse(const struct process *process, int fd, const char *link,
 
 /* A mount namespace of the workspace. */
 struct mount_world {
-    const struct namespace *namespace;
+    struct namespace *namespace;
     int mnt_ns;                 /* descriptor of it */
     int root;                   /* O_PATH: its root directory */
     struct mount_table table;

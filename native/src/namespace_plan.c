@@ -90,6 +90,7 @@ int namespace_plan_place(struct plan *plan, struct arena_control *control, struc
         table[i] = (struct arena_namespace){
             .kind = from->kind, .flag = namespace_flag(from->kind), .nested = from->nested,
             .parent = from->parent ? from->parent->index : -1, .owner = from->owner ? from->owner->index : NAMESPACE_USER,
+            .origin = from->origin ? from->origin->index : -1,
             .slot = (uint32_t)aux_slot(plan->world, from->aux),
             .setup = plan->namespace_setup[i].count ? batch_place(&plan->namespace_setup[i]) : 0,
         };

@@ -44,6 +44,8 @@ struct namespace {
     uint32_t owner_uid;         /* host's */
     struct id_map uids, gids;
     bool setgroups_denied;
+    /* mount namespaces */
+    struct namespace *origin;   /* the nested one it was copied from; NULL = the workspace's own */
     /* pid namespaces */
     int highest_pid;            /* in use, in its own numbering */
     /* net namespaces */

@@ -328,6 +328,8 @@ static void make_user(int index)
 static void __attribute__((noreturn)) make(int index)
 {
     struct arena_namespace *namespace = namespace_at(index);
+    if (namespace->origin >= 0)
+        join(namespace->origin);        /* while we may: what is mounted there is locked for the new owner then */
     if (namespace->owner != current[NEST_USER])
         join(namespace->owner);
     if (namespace->kind == NEST_USER) {
