@@ -105,6 +105,24 @@ static bool seen_before(ino_t inode)
     return false;
 }
 
+static int *known_ids;
+static int known_count;
+
+static void note_ids(const struct mount_table *table)
+{
+    known_ids = must_grow(known_ids, (size_t)(known_count + table->count) * sizeof *known_ids);
+    for (int i = 0; i < table->count; i++)
+        known_ids[known_count++] = table->list[i].id;
+}
+
+bool mounts_preflight_knows(int id)
+{
+    for (int i = 0; i < known_count; i++)
+        if (known_ids[i] == id)
+            return true;
+    return false;
+}
+
 static void check_mounts(const struct process *process, struct blockers *blockers)
 {
     char path[64];
@@ -116,6 +134,7 @@ static void check_mounts(const struct process *process, struct blockers *blocker
         return;                 /* it has ended meanwhile, or its namespace is known */
     struct mount_table table = { 0 };
     int status = mount_table_read(&table, mnt_ns, &err);
+    note_ids(&table);
     for (int i = 0; i < table.count; i++)
         note_file_system(&table.list[i]);
     for (int i = 0; i < table.count && status == 0; i++)

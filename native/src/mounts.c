@@ -223,6 +223,20 @@ int mounts_read(struct world *world, struct error *err)
     return 0;
 }
 
+void mounts_close(struct world *world)
+{
+    struct mounts *all = world->mounts;
+    for (int i = 0; all && i < all->count; i++) {
+        close_fd(&all->list[i].root);
+        if (i == 0)
+            close_fd(&all->list[i].mnt_ns);     /* the others' belong to their namespaces */
+    }
+    for (int i = 0; all && i < all->system_count; i++)
+        for (int k = 0; k < all->systems[i].part_count; k++)
+            close_fd(&all->systems[i].parts[k].copy);
+    world->mounts = NULL;
+}
+
 /* ---- whose file ---- */
 
 static const struct mount_world *mounts_with(const struct mounts *all, int id)

@@ -14,6 +14,8 @@
 
 /* The mounts that the process sees (each mount namespace once) and the places it uses. */
 void mounts_preflight(const struct process *process, struct blockers *blockers);
+/* Is this the id of a mount in one of the namespaces looked at? */
+bool mounts_preflight_knows(int id);
 /*
  * Is descriptor `fd` a file of a FUSE server? Then it is refused and must not be touched any further: looking at such a file, or even closing a
  * duplicate of its descriptor, waits for a server that may never answer.
@@ -59,6 +61,8 @@ struct mounts {
 
 /* Nothing is read where no mount namespace is nested: world->mounts stays NULL. */
 int mounts_read(struct world *world, struct error *err);
+/* Let go of our descriptors (preflight). */
+void mounts_close(struct world *world);
 /* The mount namespace in which a file was opened, by a descriptor of ours; NULL = the workspace's own (or none any more). */
 const struct mount_world *mounts_of_file(const struct world *world, int fd);
 /* The same for a link below /proc to a file that the process uses. Only processes in nested namespaces are asked about (2 us). */

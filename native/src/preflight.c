@@ -25,7 +25,6 @@ struct check {
     struct findings *findings;
     struct tcp_ends tcp_ends;
     bool thorough;
-    char *mounts;               /* mountinfo of pid 1 */
 };
 
 /* A refusal is reported; anything else means that the process, or a part of it, went away while it was looked at. */
@@ -126,8 +125,9 @@ static void check_namespaces(struct check *check, struct process *process)
 static void check_contents(struct check *check)
 {
     struct error refused = { 0 };
-    if (check->world->namespaces && namespaces_link(check->world, &refused) < 0)
+    if (check->world->namespaces && (namespaces_link(check->world, &refused) < 0 || mounts_read(check->world, &refused) < 0))
         add_refusal(check, NULL, -1, &refused);
+    mounts_close(check->world);
     namespaces_close(check->world);
 }
 
@@ -154,16 +154,6 @@ static void check_word_size(struct check *check, const struct process *process)
     blockers_add(&check->findings->blockers, process, -1, message);
 }
 
-static bool has_mount(const char *mounts, int id)
-{
-    char wanted[16];
-    int length = snprintf(wanted, sizeof wanted, "%d ", id);
-    for (const char *line = mounts; line && *line; line = strchr(line, '\n'), line += line != NULL)
-        if (strncmp(line, wanted, (size_t)length) == 0)
-            return true;
-    return false;
-}
-
 /* A program that was entered from the host by a descriptor (a runtime's helper) has no path by which a branch could map it. */
 static void check_executable(struct check *check, const struct process *process)
 {
@@ -172,10 +162,10 @@ static void check_executable(struct check *check, const struct process *process)
     struct error err = { 0 };
     snprintf(path, sizeof path, "/proc/%d/exe", process->pid);
     AUTO_CLOSE int fd = open(path, O_PATH | O_CLOEXEC);
-    if (fd < 0 || !check->mounts || statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, &st) < 0 || !(st.stx_mask & STATX_MNT_ID))
+    if (fd < 0 || statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, &st) < 0 || !(st.stx_mask & STATX_MNT_ID))
         return;
     AUTO_FREE char *link = proc_link(&err, "%s", path);
-    if (has_mount(check->mounts, (int)st.stx_mnt_id) || !link || strncmp(link, "/memfd:", 7) == 0)
+    if (mounts_preflight_knows((int)st.stx_mnt_id) || !link || strncmp(link, "/memfd:", 7) == 0)
         return;
     snprintf(message, sizeof message, "%s runs %.128s, a file outside the workspace's root; start it from a file inside", process_label(process),
              link);
@@ -212,8 +202,8 @@ static void check_process(struct check *check, struct process *process)
     check_tracer(check, process, status);
     check_namespaces(check, process);
     check_word_size(check, process);
-    check_executable(check, process);
     mounts_preflight(process, &check->findings->blockers);
+    check_executable(check, process);
     check_descriptors(check, process);
     if (check->thorough || memory_flags_suspicious(process))
         check_memory(check, process);
@@ -268,8 +258,6 @@ int preflight(pid_t source_pid, const struct options *options, bool thorough, st
     struct check check = { .world = &world, .findings = findings, .thorough = thorough };
     if (kill(source_pid, 0) < 0)
         return fail(err, "gone", "the source's first process has ended");
-    struct error ignored = { 0 };
-    check.mounts = proc_read(&ignored, 16 << 20, NULL, "/proc/%d/mountinfo", source_pid);
     add_process(&check, source_pid);
     for (int i = 0; i < world.process_count; i++) {
         check_process(&check, world.processes[i]);
@@ -283,6 +271,5 @@ int preflight(pid_t source_pid, const struct options *options, bool thorough, st
         free(world.processes[i]);
     }
     free(world.processes);
-    free(check.mounts);
     return 0;
 }

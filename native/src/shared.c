@@ -1,6 +1,7 @@
 #include "shared.h"
 #include "files.h"
 #include "mount_enter.h"
+#include "mounts.h"
 #include "sysv.h"
 #include "tree_copy.h"
 
@@ -100,11 +101,23 @@ static int reopen_readable(const char *path, const char *what, struct error *err
     return fd;
 }
 
+/* A sandbox can have a file system of its own at /dev/shm; its files are opened by their names like others. */
+static bool is_foreign_shm(const struct world *world, uint64_t device)
+{
+    const struct mount_world *own = world->mounts ? &world->mounts->list[0] : NULL;
+    for (int i = 0; own && i < own->table.count; i++)
+        if (strcmp(own->table.list[i].point, "/dev/shm") == 0)
+            return own->table.list[i].device != device;
+    return false;
+}
+
 struct shared_object *shared_of_description(struct world *world, const struct description *description, struct error *err)
 {
     if (!S_ISREG(description->st.st_mode) || (!starts(description->link, SHM_PREFIX) && !starts(description->link, MEMFD_PREFIX)))
         return NULL;
     uint64_t device = (uint64_t)major(description->st.st_dev) << 32 | minor(description->st.st_dev);
+    if (starts(description->link, SHM_PREFIX) && is_foreign_shm(world, device))
+        return NULL;
     struct shared_object *object = find_object(world, device, description->st.st_ino, false);
     if (object)
         return object;
@@ -120,6 +133,8 @@ int shared_bind_maps(struct world *world, struct error *err)
         struct process *process = world->processes[i];
         for (int k = 0; process->map && k < process->map->vma_count; k++) {
             struct vma *vma = &process->map->vmas[k];
+            if (vma->kind == VMA_SHARED_OBJECT && vma->path && starts(vma->path, SHM_PREFIX) && is_foreign_shm(world, vma->device))
+                vma->kind = VMA_FILE;
             if (vma->kind != VMA_SHARED_OBJECT)
                 continue;
             bool sysv = vma->path && starts(vma->path, "/SYSV");

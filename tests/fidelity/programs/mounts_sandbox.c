@@ -51,6 +51,7 @@ static void make_sandbox(const char *base, const char *inside)
     MUST(mount("tmpfs", "/newroot/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=700"));
     MUST(symlink("run", "/newroot/var"));
     make_file("/newroot/run/state", inside, 0600);
+    MUST(mount("tmpfs", "/newroot/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, NULL));
     MUST(umount2("/oldroot", MNT_DETACH));
     int old = MUST(open("/", O_RDONLY | O_DIRECTORY));
     MUST(chdir("/newroot"));
@@ -95,6 +96,10 @@ int main(void)
     make_sandbox(BASE, "outer");
     int shared = MUST(open("/run/state", O_RDWR)), passwd = MUST(open("/etc/passwd", O_RDONLY));
     char *mounts = describe_mounts();
+    int memory = MUST(open("/dev/shm/own", O_RDWR | O_CREAT | O_EXCL, 0600));
+    MUST(ftruncate(memory, 8192));
+    char *own = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+    strcpy(own, "own");
     pid_t child = fidelity_fork();
     if (child == 0) {
         MUST(mkdir("/run/inner", 0700));
@@ -123,6 +128,9 @@ int main(void)
     char text[8] = "";
     CHECK(pread(passwd, text, 5, 0) == 5 && strcmp(text, "outer") == 0, "the open /etc/passwd is '%s'", text);
     CHECK(*map == first && pread(outside, text, 1, 0) == 1 && *text == first, "the file of the workspace differs");
+    CHECK(strcmp(fidelity_file("/dev/shm/own"), "own") == 0, "shared memory of the sandbox is '%s'", own);
+    strcpy(own, fidelity_in_branch() ? "branch" : "source");
+    CHECK(strcmp(fidelity_file("/dev/shm/own"), own) == 0, "the mapping and the file in /dev/shm are not one");
     fidelity_expect_exit(child, 0);
     fidelity_expect_exit(copy, 0);
     MUST((int)pwrite(shared, fidelity_in_branch() ? "b" : "s", 1, 0));
