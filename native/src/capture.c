@@ -98,7 +98,7 @@ static int capture_objects(struct world *world, struct error *err)
         return -1;
     if (sysv_read(world, err) < 0 || shared_bind_maps(world, err) < 0)
         return -1;
-    return files_bind_maps(world, err);
+    return files_bind_directories(world, err) < 0 ? -1 : files_bind_maps(world, err);
 }
 
 int capture(struct world *world, struct error *err)

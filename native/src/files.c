@@ -88,8 +88,12 @@ struct ghost *files_ghost(struct world *world, const char *path, uint64_t device
         fail_errno(err, "%s: cannot read its unlinked file %s", who, path);
         return NULL;
     }
-    if (!S_ISREG(ghost->st.st_mode)) {
-        fail(err, "unsupported", "%s uses %s, which was removed and is not a regular file", who, ghost->path);
+    if (!S_ISREG(ghost->st.st_mode) && !S_ISDIR(ghost->st.st_mode)) {
+        fail(err, "unsupported", "%s uses %s, which was removed and is neither a regular file nor a directory", who, ghost->path);
+        return NULL;
+    }
+    if (S_ISDIR(ghost->st.st_mode) && length == strlen(ghost->path)) {
+        fail(err, "unsupported", "%s uses the directory %s, which lies in a file system that was unmounted or is hidden", who, ghost->path);
         return NULL;
     }
     all->ghost_bytes += (uint64_t)ghost->st.st_blocks * 512;
@@ -163,6 +167,35 @@ struct file_opening *files_for_executable(struct process *process, struct error 
     }
     uint64_t device = (uint64_t)major(st.st_dev) << 32 | minor(st.st_dev);
     return opening_for(process, process->executable, device, st.st_ino, false, link, err);
+}
+
+/*
+ * The working directory of a process in the workspace's own mounts is entered by its name, unless it was removed. In a nested mount namespace the name can
+ * mean something else, or the directory can lie elsewhere: there it is opened like a file.
+ */
+static int bind_directory(struct process *process, struct error *err)
+{
+    size_t length = strlen(process->cwd), suffix = sizeof DELETED - 1;
+    bool removed = length > suffix && strcmp(process->cwd + length - suffix, DELETED) == 0;
+    bool by_name = !process->namespaces[NAMESPACE_MNT]->nested || strncmp(process->cwd, "/proc/", 6) == 0;    /* not all of /proc is there yet */
+    if ((!removed && by_name) || strcmp(process->cwd, process->root) == 0)
+        return 0;
+    char link[64];
+    struct stat st;
+    snprintf(link, sizeof link, "/proc/%d/cwd", process->pid);
+    if (stat(link, &st) < 0)
+        return fail_errno(err, "%s: cannot look at its working directory", process_label(process));
+    uint64_t device = (uint64_t)major(st.st_dev) << 32 | minor(st.st_dev);
+    process->directory = opening_for(process, process->cwd, device, st.st_ino, false, link, err);
+    return process->directory ? 0 : -1;
+}
+
+int files_bind_directories(struct world *world, struct error *err)
+{
+    for (int i = 0; i < world->process_count; i++)
+        if (!world->processes[i]->zombie && bind_directory(world->processes[i], err) < 0)
+            return -1;
+    return 0;
 }
 
 int files_bind_maps(struct world *world, struct error *err)
@@ -247,6 +280,13 @@ static int copy_all(int from, int to, uint64_t size, struct error *err, const ch
     return copy_range(from, to, 0, (off_t)size, err, name);
 }
 
+static int make_file(int directory, const char *name, bool is_directory)
+{
+    if (!is_directory)
+        return openat(directory, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    return mkdirat(directory, name, 0700) < 0 ? -1 : openat(directory, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+}
+
 /* Create the file under its old name if that is free, else next to it, and take the name away again. */
 static int make_unnamed(int root, const struct ghost *ghost, int number, struct error *err)
 {
@@ -258,24 +298,26 @@ static int make_unnamed(int root, const struct ghost *ghost, int number, struct 
     if (directory < 0)
         directory = open_in(root, "/", O_PATH | O_DIRECTORY, 0);
     const char *name = basename(base_copy);
-    int fd = openat(directory, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    bool is_directory = S_ISDIR(ghost->st.st_mode);
+    int fd = make_file(directory, name, is_directory);
     if (fd < 0) {
         name = other;
-        fd = openat(directory, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+        fd = make_file(directory, name, is_directory);
     }
     if (fd < 0)
         return fail_errno(err, "cannot make the unlinked file %s in the branch", ghost->path);
-    unlinkat(directory, name, 0);
+    unlinkat(directory, name, is_directory ? AT_REMOVEDIR : 0);
     return fd;
 }
 
 static int fill_ghost(const struct ghost *ghost, int fd, struct error *err)
 {
     struct timespec times[2] = { ghost->st.st_atim, ghost->st.st_mtim };
-    if (ftruncate(fd, ghost->st.st_size) < 0)
+    bool is_directory = S_ISDIR(ghost->st.st_mode);     /* a removed one is empty */
+    if (!is_directory && ftruncate(fd, ghost->st.st_size) < 0)
         return fail_errno(err, "cannot size the unlinked file %s", ghost->path);
     int (*copy)(int, int, uint64_t, struct error *, const char *) = ghost->shares_offset ? copy_all : copy_data;
-    if (copy(ghost->source, fd, (uint64_t)ghost->st.st_size, err, ghost->path) < 0)
+    if (!is_directory && copy(ghost->source, fd, (uint64_t)ghost->st.st_size, err, ghost->path) < 0)
         return -1;
     if (fchown(fd, ghost->st.st_uid, ghost->st.st_gid) < 0 || fchmod(fd, ghost->st.st_mode & 07777) < 0 || futimens(fd, times) < 0)
         return fail_errno(err, "cannot set the owner of the unlinked file %s", ghost->path);

@@ -50,6 +50,8 @@ struct ghost *files_ghost(struct world *world, const char *path, uint64_t device
 struct file_opening *files_for_vma(struct process *process, const struct vma *vma, struct error *err);
 struct file_opening *files_for_executable(struct process *process, struct error *err);
 int files_bind_maps(struct world *world, struct error *err);
+/* Working directories that cannot be entered by their names: process->directory. */
+int files_bind_directories(struct world *world, struct error *err);
 
 /* Ops that open all of them (STAGE_MAKE, before descriptors). */
 int files_emit(struct plan *plan, struct error *err);

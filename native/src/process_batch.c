@@ -53,10 +53,14 @@ static void emit_directories(struct context *context)
 {
     struct process *process = context->process;
     struct plan *plan = context->plan;
-    /* A working directory that was removed cannot be entered again: the process then stands in /. */
+    /* A root directory that was removed is entered with it (parts/root.c). */
     uint32_t flag = is_deleted(process->cwd) ? OP_MAY_FAIL : 0;
-    emit_op(&context->batch, (struct op){ .number = SYS_chdir, .flags = flag, .arg = { plan_string(plan, process->cwd) } },
-            "%s: working directory %s", context->label, process->cwd);
+    if (process->directory)
+        emit_op(&context->batch, (struct op){ .number = SYS_fchdir, .arg = { aux_slot(plan->world, process->directory->aux) } },
+                "%s: working directory %s", context->label, process->cwd);
+    else
+        emit_op(&context->batch, (struct op){ .number = SYS_chdir, .flags = flag, .arg = { plan_string(plan, process->cwd) } },
+                "%s: working directory %s", context->label, process->cwd);
     EMIT(&context->batch, context->label, SYS_umask, (uint64_t)process->umask);
 }
 

@@ -42,6 +42,7 @@ struct fd_entry {
     struct description *description;
 };
 
+struct file_opening;            /* files.h */
 struct memory_map;              /* memory.h */
 struct namespace;               /* namespaces.h */
 
@@ -111,6 +112,7 @@ struct process {
     struct fd_entry *fds;
     int fd_count;
     char *executable, *cwd, *root;
+    struct file_opening *directory;     /* the working directory, if its name does not lead to it; files.c */
     int umask;
     struct memory_map *map;
     struct kernel_sigaction *actions;   /* [1..64] */
