@@ -134,6 +134,10 @@ struct tree_node {
     int32_t exit_code;
     int32_t first_child, next_sibling;      /* indices, -1 = none */
     int32_t before;         /* enum fork_time */
+    int32_t adopts;         /* must be a child subreaper while its descendants are forked: steps below it end */
+    int32_t exit_signal;
+    uint32_t uid;           /* of a zombie, like its name: waitid and /proc show them */
+    char name[16];
     uint64_t batch;
     uint64_t session_batch; /* runs right after setsid, before children are forked; 0 = none */
     uint64_t nest;          /* struct arena_nest; 0 = none */

@@ -6,6 +6,7 @@
 #include "namespaces.h"
 #include "outside.h"
 #include "proc.h"
+#include "tasks.h"
 #include "settle.h"
 
 #include <dirent.h>
@@ -199,6 +200,7 @@ static void check_process(struct check *check, struct process *process)
     read_ns_pid(process, status);
     if (*state == 'Z')
         return;
+    tasks_note_exit_signal(process->pid);
     check_tracer(check, process, status);
     check_namespaces(check, process);
     check_word_size(check, process);

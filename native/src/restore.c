@@ -263,10 +263,10 @@ static void take_slots(const struct message *message, const int *fds, int count)
 
 /* ---- creators ---- */
 
-static long clone_with_pid(int pid, uint64_t flags)
+static long clone_with_pid(int pid, uint64_t flags, int exit_signal)
 {
     int32_t wanted = pid;
-    struct clone_args args = { .flags = flags, .exit_signal = SIGCHLD, .set_tid = pid ? (uint64_t)&wanted : 0, .set_tid_size = pid ? 1 : 0 };
+    struct clone_args args = { .flags = flags, .exit_signal = (uint64_t)exit_signal, .set_tid = pid ? (uint64_t)&wanted : 0, .set_tid_size = pid ? 1 : 0 };
     return syscall(SYS_clone3, &args, sizeof args);
 }
 
@@ -287,9 +287,9 @@ void become(const int32_t uid[3], const int32_t gid[3])
 
 static void run_creator(const struct arena_creator *creator)
 {
-    long child = clone_with_pid(creator->pid, CLONE_FILES);
+    long child = clone_with_pid(creator->pid, CLONE_FILES, SIGCHLD);
     if (child < 0 && creator->pid)
-        child = clone_with_pid(0, CLONE_FILES);
+        child = clone_with_pid(0, CLONE_FILES, SIGCHLD);
     if (child < 0)
         give_up(NULL, "cannot start a process as pid %d", creator->pid);
     if (child == 0) {
@@ -325,7 +325,7 @@ static void fork_node(int index)
         nest_fork(index, become_node);
         return;
     }
-    long child = clone_with_pid(node->pid, CLONE_FILES);
+    long child = clone_with_pid(node->pid, CLONE_FILES, node->exit_signal);
     if (child < 0)
         give_up(NULL, "cannot start pid %d", node->pid);
     if (child == 0)
@@ -341,9 +341,12 @@ static void fork_children(const struct tree_node *node, enum fork_time before)
             fork_node(child);
 }
 
-static void __attribute__((noreturn)) end_as(int exit_code)
+/* A zombie shows its name and user id, and no core file may be written for it again: its status cannot tell that there was one. */
+static void __attribute__((noreturn)) end_as(const struct tree_node *node)
 {
-    int signal = exit_code & 0x7f;
+    int signal = node->exit_code & 0x7f;
+    prctl(PR_SET_NAME, node->name);
+    syscall(SYS_setresuid, node->uid, node->uid, node->uid);
     if (signal) {
         uint64_t none = 0;
         struct rlimit no_core = { 0, 0 };
@@ -351,7 +354,7 @@ static void __attribute__((noreturn)) end_as(int exit_code)
         syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, sizeof none);
         syscall(SYS_kill, syscall(SYS_getpid), signal);
     }
-    _exit(exit_code >> 8 & 0xff);
+    _exit(node->exit_code >> 8 & 0xff);
 }
 
 static void __attribute__((noreturn)) interpret(uint64_t batch)
@@ -404,11 +407,12 @@ static int pid_namespace_of(const struct tree_node *node)
 
 /*
  * The holders of leaderless groups were handed to the first process of their pid namespace when the step that forked them ended; zombies of the
- * source stay.
+ * source stay. A child subreaper is handed them, too.
  */
 static void reap_group_holders(const struct tree_node *first)
 {
-    for (uint32_t i = 0; first->pid == 1 && i < control->array_length; i++)
+    bool gets_some = first->pid == 1 || first->adopts;
+    for (uint32_t i = 0; gets_some && i < control->array_length; i++)
         if (nodes[i].kind == NODE_GROUP && pid_namespace_of(&nodes[i]) == pid_namespace_of(first))
             waitpid(nodes[i].pid, NULL, __WALL);
 }
@@ -418,6 +422,8 @@ static void become_node(int index)
     struct tree_node *node = &nodes[index];
     publish_host_pid(node);
     hold_families(node);
+    if (node->adopts)
+        prctl(PR_SET_CHILD_SUBREAPER, 1);
     fork_children(node, BEFORE_SESSION);
     if (node->new_session && syscall(SYS_setsid) < 0)
         give_up(NULL, "pid %d cannot lead a session", node->pid);
@@ -438,10 +444,14 @@ static void become_node(int index)
     if (node->kind != NODE_PROCESS)
         await_word(&control->grouped, control->node_count);
     if (node->kind == NODE_ZOMBIE)
-        end_as(node->exit_code);
+        end_as(node);
     if (node->kind == NODE_GROUP)
         _exit(0);
+    if (node->adopts)
+        await_word(&control->grouped, control->node_count);
     reap_group_holders(node);
+    if (node->adopts)
+        prctl(PR_SET_CHILD_SUBREAPER, 0);       /* its own batch says what it really is */
     await_word(&control->late, 1);
     interpret(node->batch);
 }

@@ -19,6 +19,8 @@
 
 #define XSTATE_LIMIT (64u << 10)
 #define CODE_SEGMENT_64 0x33
+#define STAT_EXIT_SIGNAL 38
+#define STAT_EXIT_CODE 52
 #define PTRACE_GET_RSEQ_CONFIG 0x420f
 
 /* How many pid namespaces lie around the workspace's own, seen from ours: the first process is in the workspace's own. */
@@ -52,13 +54,63 @@ static int read_status(struct process *process, struct error *err)
     return 0;
 }
 
+/* Field `number` of /proc/PID/stat, counted as proc(5) does from 1; what is behind the name, which may hold anything. */
+static long stat_field(const char *text, int number)
+{
+    const char *at = strrchr(text, ')');
+    for (int field = 2; at && field < number; field++)
+        at = strchr(at + 1, ' ');
+    return at ? strtol(at, NULL, 10) : 0;
+}
+
 static int read_zombie(struct process *process, struct error *err)
 {
     AUTO_FREE char *text = proc_read(err, 1 << 16, NULL, "/proc/%d/stat", process->pid);
-    if (!text)
+    AUTO_FREE char *status = proc_read(err, 1 << 16, NULL, "/proc/%d/status", process->pid);
+    size_t length = 0;
+    AUTO_FREE char *name = proc_read(err, 64, &length, "/proc/%d/comm", process->pid);
+    if (!text || !status || !name)
         return -1;
-    const char *last = strrchr(text, ' ');
-    process->exit_code = last ? atoi(last + 1) : 0;
+    process->exit_code = (int)stat_field(text, STAT_EXIT_CODE);
+    process->exit_signal = (int)stat_field(text, STAT_EXIT_SIGNAL);
+    const char *uid = proc_field(status, "Uid");
+    process->zombie_uid = uid ? (uint32_t)strtoul(uid, NULL, 10) : 0;
+    if (length > sizeof process->zombie_name)
+        length = sizeof process->zombie_name;
+    memcpy(process->zombie_name, name, length ? length - 1 : 0);
+    return 0;
+}
+
+/* ---- what a parent is told ---- */
+
+/*
+ * Only /proc/PID/stat tells the exit signal, and printing that costs more than anything else here. So it is looked at before the freeze, and again
+ * in it for those few that were not started with SIGCHLD (an exec or a new parent may have made it SIGCHLD since).
+ */
+static pid_t *unusual;
+static int unusual_count;
+
+void tasks_note_exit_signal(pid_t pid)
+{
+    struct error ignored = { 0 };
+    AUTO_FREE char *text = proc_read(&ignored, 1 << 16, NULL, "/proc/%d/stat", pid);
+    if (!text || stat_field(text, STAT_EXIT_SIGNAL) == SIGCHLD)
+        return;
+    unusual = must_grow(unusual, (size_t)(unusual_count + 1) * sizeof *unusual);
+    unusual[unusual_count++] = pid;
+}
+
+static int read_exit_signal(struct process *process, struct error *err)
+{
+    process->exit_signal = SIGCHLD;
+    for (int i = 0; i < unusual_count; i++) {
+        if (unusual[i] != process->pid)
+            continue;
+        AUTO_FREE char *text = proc_read(err, 1 << 16, NULL, "/proc/%d/stat", process->pid);
+        if (!text)
+            return -1;
+        process->exit_signal = (int)stat_field(text, STAT_EXIT_SIGNAL);
+    }
     return 0;
 }
 
@@ -140,7 +192,7 @@ int tasks_read(struct world *world, struct error *err)
                 return -1;
             continue;
         }
-        if (namespaces_of_process(process, err) < 0 || open_process(process, err) < 0)
+        if (namespaces_of_process(process, err) < 0 || open_process(process, err) < 0 || read_exit_signal(process, err) < 0)
             return -1;
         for (int k = 0; k < process->thread_count; k++)
             if (read_thread(&process->threads[k], err) < 0)

@@ -7,6 +7,8 @@
 
 /* Registers, extended state, signal masks, ids, links of every process; the source is frozen. */
 int tasks_read(struct world *world, struct error *err);
+/* Before the freeze: look whether this process's parent gets something else than SIGCHLD at its end. */
+void tasks_note_exit_signal(pid_t pid);
 /* The core's own questions: thread id, clear_tid address, close-on-exec flags. */
 extern const struct part part_core;
 

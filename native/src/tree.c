@@ -1,12 +1,14 @@
 /*
  * A process inherits its session when it is forked and can leave it only by setsid. So a process is forked
  *   by its parent before or after the parent's own setsid, when that gives the right session;
- *   else (an orphan, whose parent now is pid 1) out of its session: by a short-lived step below the session's leader, or, when the leader has
- *   ended, below a stand-in with the leader's pid. When the step ends the kernel hands the process to pid 1, as it did in the source.
+ *   else (an orphan, whose parent now is pid 1 or a child subreaper) out of its session: by a short-lived step below the session's leader, or, when
+ *   the leader has ended, below a stand-in with the leader's pid. When the step ends the kernel hands the process to the one that adopts, as it did
+ *   in the source.
  */
 #include "tree.h"
 #include "namespace_plan.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +20,9 @@ struct builder {
     int count, capacity;
     int *leaders;               /* sessions whose leader ended: session id … */
     int *leader_nodes;          /* … and the stand-in's node */
+    int *leader_adopters;       /* … and who adopts the members when the stand-in ends */
     int leader_count;
+    int *before;                /* one a process: the session it must be in before it founds its own; 0 = any */
 };
 
 /* `where`, its pid namespace, only matters where some are nested. */
@@ -30,6 +34,8 @@ static int add_node(struct builder *builder, struct tree_node node, struct names
         builder->where = must_grow(builder->where, (size_t)builder->capacity * sizeof where);
     }
     node.first_child = node.next_sibling = -1;
+    if (node.kind != NODE_PROCESS && node.kind != NODE_ZOMBIE)
+        node.exit_signal = SIGCHLD;
     builder->nodes[builder->count] = node;
     builder->where[builder->count] = where;
     return builder->count++;
@@ -66,12 +72,6 @@ static int group_to_join(const struct process *process)
     if (came_from_outside(process) || (outside && inherits))
         return 0;
     return process->ns_group;
-}
-
-/* The session a parent is in before it calls setsid itself. */
-static int session_before(const struct process *process)
-{
-    return process->parent ? process->parent->ns_session : 0;
 }
 
 /* A session or group that lives further out than the process is unknown inside: its number there is 0. */
@@ -124,56 +124,121 @@ static int first_of(const struct builder *builder, const struct namespace *where
     return 0;
 }
 
-static int stand_in(struct builder *builder, const struct process *member)
+#define WHOEVER (-1)
+
+/* -1 when the members of a session would have to be adopted by different processes: it can be led only once. */
+static int stand_in(struct builder *builder, const struct process *member, int adopter)
 {
     int session = member->ns_session;
     for (int i = 0; i < builder->leader_count; i++)
         if (builder->leaders[i] == session)
-            return builder->leader_nodes[i];
+            return builder->leader_adopters[i] == adopter || adopter == WHOEVER ? builder->leader_nodes[i] : -1;
     int node = add_stand_in(builder, (struct tree_node){ .pid = session, .kind = NODE_STEP, .new_session = 1 }, member, &member->sessions);
-    adopt(builder, first_of(builder, builder->where[node]), node);
+    if (adopter == WHOEVER)
+        adopter = first_of(builder, builder->where[node]);
+    adopt(builder, adopter, node);
     int n = ++builder->leader_count;
     builder->leaders = must_grow(builder->leaders, (size_t)n * sizeof(int));
     builder->leader_nodes = must_grow(builder->leader_nodes, (size_t)n * sizeof(int));
+    builder->leader_adopters = must_grow(builder->leader_adopters, (size_t)n * sizeof(int));
     builder->leaders[n - 1] = session;
     builder->leader_nodes[n - 1] = node;
+    builder->leader_adopters[n - 1] = adopter;
     return node;
 }
 
-/* The node below which a process without a suitable parent can be forked into its session. */
-static int node_in_session(struct builder *builder, const struct process *process)
+static bool descends_from(const struct process *process, const struct process *ancestor)
 {
-    struct process *leader = process_by_ns_pid(builder->world, process->ns_session);
-    if (!leader || !leads_session(leader))
-        return stand_in(builder, process);
+    for (; process; process = process->parent)
+        if (process == ancestor)
+            return true;
+    return false;
+}
+
+static const struct process *member_of(const struct world *world, int session)
+{
+    for (int i = 0; i < world->process_count; i++)
+        if (world->processes[i]->ns_session == session)
+            return world->processes[i];
+    return NULL;
+}
+
+/* The node below which a process without a suitable parent can be forked into `session`, so that `adopter` becomes its parent; -1 = there is none. */
+static int node_in_session(struct builder *builder, int session, const struct process *adopter)
+{
+    const struct process *leader = process_by_ns_pid(builder->world, session), *member = member_of(builder->world, session);
+    if ((!leader || !leads_session(leader)) && member)
+        return stand_in(builder, member, adopter->index);
+    if (!leader || !descends_from(leader, adopter))
+        return -1;
     if (leader->zombie)         /* its node ends by itself once everybody is in place */
         return leader->index;
     return add_step(builder, leader->index);
 }
 
+/* The session that a process must be forked in; 0 = any. */
+static int session_of_birth(const struct builder *builder, const struct process *process)
+{
+    return leads_session(process) ? builder->before[process->index] : process->ns_session;
+}
+
+static bool has_members_elsewhere(const struct world *world, int session, const struct process *ancestor)
+{
+    for (int i = 0; i < world->process_count; i++)
+        if (world->processes[i]->ns_session == session && !descends_from(world->processes[i], ancestor))
+            return true;
+    return false;
+}
+
+/*
+ * A process that is in another session than its parent S, which leads one: either S forked it, or its ancestors, before it led a session, and then S
+ * must itself be forked in that session; or the session was founded by a descendant of S. Children come before their parents here, since what a
+ * process needs decides what its parent needs.
+ */
+static int plan_birth(struct builder *builder, const struct process *process, struct error *err)
+{
+    const struct process *parent = process->parent;
+    int session = session_of_birth(builder, process);
+    if (!parent || !session || session == parent->ns_session || !leads_session(parent))
+        return 0;
+    const struct process *leader = process_by_ns_pid(builder->world, session);
+    bool from_below = leader && leads_session(leader) ? descends_from(leader, parent) : !has_members_elsewhere(builder->world, session, parent);
+    if (from_below)
+        return 0;
+    int *before = &builder->before[parent->index];
+    if (*before && *before != session)
+        return fail(err, "unsupported", "%s has children in the sessions %d and %d, which cannot be made again; end one of them before the fork",
+                    process_label(parent), *before, session);
+    *before = session;
+    return 0;
+}
+
 static int place_process(struct builder *builder, struct process *process, struct error *err)
 {
     struct tree_node *node = &builder->nodes[process->index];
-    struct process *parent = process->parent;
+    const struct process *parent = process->parent;
+    int session = session_of_birth(builder, process);
     if (!parent)
         return 0;
-    if (leads_session(process) || parent->ns_session == process->ns_session) {
+    if (!session || parent->ns_session == session) {
         if (nest_before_parent(process))
             node->before = BEFORE_NAMESPACES;
         adopt(builder, parent->index, process->index);
         return 0;
     }
-    if (leads_session(parent) && session_before(parent) == process->ns_session) {
+    if (leads_session(parent) && builder->before[parent->index] == session) {
         node->before = BEFORE_SESSION;
         adopt(builder, parent->index, process->index);
         return 0;
     }
-    if (parent->parent && inner_pid(parent) != 1)
-        return fail(err, "unsupported", "%s was handed to a child subreaper (%s) from another session, which cannot be forked yet",
-                    process_label(process), process_label(parent));
-    int below = node_in_session(builder, process);
+    int below = node_in_session(builder, session, parent);
+    if (below < 0)
+        return fail(err, "unsupported", "%s was handed to %s from the session %d, in a way that cannot be made again; end it before the fork",
+                    process_label(process), process_label(parent), session);
     if (builder->where[below] != process->namespaces[NAMESPACE_PID])
         return fail(err, "unsupported", "%s is an orphan in a session of another pid namespace, which cannot be forked", process_label(process));
+    if (parent->parent && inner_pid(parent) != 1)
+        builder->nodes[parent->index].adopts = 1;
     adopt(builder, below, process->index);
     return 0;
 }
@@ -195,7 +260,7 @@ static void hold_group(struct builder *builder, const struct process *process)
             return;
     int step;
     struct process *leader = process_by_ns_pid(builder->world, process->ns_session);
-    step = leader && !leader->zombie ? add_step(builder, leader->index) : stand_in(builder, process);
+    step = leader && !leader->zombie ? add_step(builder, leader->index) : stand_in(builder, process, WHOEVER);
     int holder = add_stand_in(builder, (struct tree_node){ .pid = group, .kind = NODE_GROUP, .group = group }, process, &process->groups);
     adopt(builder, step, holder);
 }
@@ -252,10 +317,15 @@ int tree_plan(struct plan *plan, struct arena_control *control, struct error *er
         add_node(&builder, (struct tree_node){
             .pid = process->ns_pid, .kind = process->zombie ? NODE_ZOMBIE : NODE_PROCESS,
             .new_session = leads_session(process) && i > 0, .group = group_to_join(process),
-            .exit_code = process->exit_code,
+            .exit_code = process->exit_code, .exit_signal = process->exit_signal, .uid = process->zombie_uid,
             .session_batch = plan->session[i].count ? batch_place(&plan->session[i]) : 0,
         }, process->namespaces[NAMESPACE_PID]);
+        memcpy(builder.nodes[i].name, process->zombie_name, sizeof process->zombie_name);
     }
+    AUTO_FREE int *before = builder.before = must_alloc((size_t)world->process_count * sizeof *before);
+    for (int i = world->process_count - 1; i >= 0; i--)
+        if (plan_birth(&builder, world->processes[i], err) < 0)
+            return -1;
     for (int i = 0; i < world->process_count; i++)
         if (place_process(&builder, world->processes[i], err) < 0)
             return -1;
@@ -274,5 +344,6 @@ int tree_plan(struct plan *plan, struct arena_control *control, struct error *er
     free(builder.where);
     free(builder.leaders);
     free(builder.leader_nodes);
+    free(builder.leader_adopters);
     return 0;
 }

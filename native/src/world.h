@@ -107,6 +107,9 @@ struct process {
     int ns_session, ns_group;
     bool zombie;
     int exit_code;              /* wait status, for zombies */
+    uint32_t zombie_uid;
+    char zombie_name[16];
+    int exit_signal;            /* what its parent gets when it ends: SIGCHLD, mostly */
     struct thread *threads;     /* [0] is the leader */
     int thread_count;
     struct fd_entry *fds;
