@@ -111,7 +111,7 @@ static void owner_to_namespace(const struct world *world, struct description *de
         for (int k = 0; k < process->thread_count; k++)
             if (process->threads[k].tid == host)
                 description->owner_pid = process->threads[k].ns_tid;
-        if (description->owner_type == F_OWNER_PGRP && process->pid == host)
+        if (description->owner_type == F_OWNER_PGRP && process->group_leader == host)
             description->owner_pid = process->ns_pid;
     }
 }

@@ -64,7 +64,7 @@ static struct process *add_process(struct world *world, pid_t pid, struct proces
 {
     struct process *process = must_alloc(sizeof *process);
     process->world = world;
-    process->pid = pid;
+    process->pid = process->group_leader = pid;
     process->parent = parent;
     process->index = world->process_count;
     process->mem = process->pidfd = -1;
@@ -76,7 +76,7 @@ static struct process *add_process(struct world *world, pid_t pid, struct proces
 static bool known_pid(const struct world *world, pid_t pid)
 {
     for (int i = 0; i < world->process_count; i++)
-        if (world->processes[i]->pid == pid)
+        if (world->processes[i]->group_leader == pid)
             return true;
     return false;
 }
@@ -179,8 +179,9 @@ static int freeze_process(struct process *process, uint64_t deadline, struct err
     leader_first(process);
     if (process->thread_count == 0)
         process->zombie = true;
-    else if (process->threads[0].tid != process->pid)
-        return fail(err, "unsupported", "%s: its first thread has ended while others run; that cannot be forked", process_label(process));
+    process->leader_ended = process->thread_count && process->threads[0].tid != process->pid;
+    if (process->leader_ended)
+        process->pid = process->threads[0].tid;
     return 0;
 }
 

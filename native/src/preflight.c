@@ -18,6 +18,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define PIDFD_THREAD_FLAG O_EXCL    /* PIDFD_THREAD, which older headers lack */
 #define MAX_PROCESSES 4096
 
 /* One look at a workspace. */
@@ -85,7 +86,7 @@ static void check_descriptor(struct check *check, struct process *process, int f
 static void check_descriptors(struct check *check, struct process *process)
 {
     struct error err = { 0 };
-    process->pidfd = (int)syscall(SYS_pidfd_open, process->pid, 0);
+    process->pidfd = (int)syscall(SYS_pidfd_open, process->pid, process->leader_ended ? PIDFD_THREAD_FLAG : 0);
     if (process->pidfd < 0)
         return;
     if (descriptors_list(process, &err) < 0)
@@ -190,6 +191,24 @@ static void read_ns_pid(struct process *process, const char *status)
         process->ns_pid = process->pids.at[0];
 }
 
+/* A process whose first thread has ended, while others live, shows what it has by one of those. */
+static bool look_through_other_thread(struct process *process)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task", process->group_leader);
+    DIR *tasks = opendir(path);
+    struct dirent *entry;
+    while (tasks && (entry = readdir(tasks)) && !process->leader_ended) {
+        if (atoi(entry->d_name) > 0 && atoi(entry->d_name) != process->group_leader) {
+            process->pid = atoi(entry->d_name);
+            process->leader_ended = true;
+        }
+    }
+    if (tasks)
+        closedir(tasks);
+    return process->leader_ended;
+}
+
 static void check_process(struct check *check, struct process *process)
 {
     struct error err = { 0 };
@@ -198,7 +217,7 @@ static void check_process(struct check *check, struct process *process)
     if (!state)
         return;
     read_ns_pid(process, status);
-    if (*state == 'Z')
+    if (*state == 'Z' && !look_through_other_thread(process))
         return;
     tasks_note_exit_signal(process->pid);
     check_tracer(check, process, status);
@@ -215,7 +234,7 @@ static void add_process(struct check *check, pid_t pid)
 {
     struct world *world = check->world;
     for (int i = 0; i < world->process_count; i++)
-        if (world->processes[i]->pid == pid)
+        if (world->processes[i]->group_leader == pid)
             return;
     if (world->process_count == MAX_PROCESSES) {
         char message[128];
@@ -225,7 +244,7 @@ static void add_process(struct check *check, pid_t pid)
     }
     struct process *process = must_alloc(sizeof *process);
     process->world = world;
-    process->pid = pid;
+    process->pid = process->group_leader = pid;
     process->pidfd = process->mem = -1;
     world->processes = must_grow(world->processes, (size_t)(world->process_count + 1) * sizeof *world->processes);
     world->processes[world->process_count++] = process;

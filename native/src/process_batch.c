@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -153,6 +154,17 @@ static void emit_own(struct context *context)
     own->count = 0;
 }
 
+/* The first thread has ended in the source: here it starts the one that does what a leader does otherwise, last of all, and ends, too. */
+static uint64_t end_leader(struct context *context, struct error *err)
+{
+    const struct process *process = context->process;
+    if (emit_thread(context, 0, err) < 0)
+        return 0;
+    EMIT(&context->batch, context->label, SYS_prctl, PR_SET_NAME, plan_data(context->plan, process->leader_name, sizeof process->leader_name));
+    EMIT(&context->batch, context->label, SYS_exit, (uint64_t)(process->leader_exit_code >> 8 & 0xff));
+    return batch_place(&context->batch);
+}
+
 uint64_t process_batch(struct compiled *compiled, struct process *process, struct error *err)
 {
     AUTO_FREE char *label = must_copy_string(process_label(process));
@@ -178,6 +190,8 @@ uint64_t process_batch(struct compiled *compiled, struct process *process, struc
     emit_own(&context);
     if (process->thread_count > 1)
         EMIT(&context.batch, label, OP_WAIT, context.threads_ready, (uint64_t)(process->thread_count - 1));
+    if (process->leader_ended)
+        return end_leader(&context, err);
     /* The leader's parts come after the other threads': a change of credentials makes the memory undumpable for all. */
     if (emit_parts(&context.batch, &process->threads[0], err) < 0)
         return 0;

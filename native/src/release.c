@@ -35,7 +35,7 @@ static int identify(const struct compiled *compiled, const struct process *proce
     return fail(err, "internal", "%s: a thread of the branch is not where it should wait", process_label(process));
 }
 
-static int list_threads(pid_t pid, pid_t *tids, int wanted, struct error *err)
+static int list_threads(pid_t pid, bool without_first, pid_t *tids, int wanted, struct error *err)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/task", pid);
@@ -45,7 +45,7 @@ static int list_threads(pid_t pid, pid_t *tids, int wanted, struct error *err)
     int count = 0;
     struct dirent *entry;
     while ((entry = readdir(directory)) && count < wanted)
-        if (atoi(entry->d_name) > 0)
+        if (atoi(entry->d_name) > 0 && !(without_first && atoi(entry->d_name) == pid))
             tids[count++] = atoi(entry->d_name);
     closedir(directory);
     if (count != wanted)
@@ -58,9 +58,9 @@ static int take_process(const struct compiled *compiled, const struct process *p
 {
     int count = process->thread_count;
     AUTO_FREE pid_t *found = must_alloc((size_t)count * sizeof *found);
-    if (count == 1)
+    if (count == 1 && !process->leader_ended)
         found[0] = pid;
-    else if (list_threads(pid, found, count, err) < 0)
+    else if (list_threads(pid, process->leader_ended, found, count, err) < 0)
         return -1;
     for (int i = 0; i < count; i++) {
         if (ptrace(PTRACE_SEIZE, found[i], 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP) < 0)

@@ -411,7 +411,7 @@ static int pid_namespace_of(const struct tree_node *node)
  */
 static void reap_group_holders(const struct tree_node *first)
 {
-    bool gets_some = first->pid == 1 || first->adopts;
+    int gets_some = first->pid == 1 || first->adopts;
     for (uint32_t i = 0; gets_some && i < control->array_length; i++)
         if (nodes[i].kind == NODE_GROUP && pid_namespace_of(&nodes[i]) == pid_namespace_of(first))
             waitpid(nodes[i].pid, NULL, __WALL);

@@ -39,7 +39,7 @@ const struct semaphore_set *sysv_semaphore_set(int index)
 static int ns_pid_of(const struct world *world, int host_pid)
 {
     for (int i = 0; i < world->process_count; i++)
-        if (world->processes[i]->pid == host_pid)
+        if (world->processes[i]->group_leader == host_pid)
             return world->processes[i]->ns_pid;
     return 0;
 }

@@ -19,6 +19,7 @@
 
 #define XSTATE_LIMIT (64u << 10)
 #define CODE_SEGMENT_64 0x33
+#define PIDFD_THREAD_FLAG O_EXCL    /* PIDFD_THREAD, which older headers lack */
 #define STAT_EXIT_SIGNAL 38
 #define STAT_EXIT_CODE 52
 #define PTRACE_GET_RSEQ_CONFIG 0x420f
@@ -38,7 +39,7 @@ static int read_status(struct process *process, struct error *err)
     if (!text)
         return -1;
     struct world *world = process->world;
-    const char *ids = proc_field(text, "NSpid");
+    const char *ids = proc_field(text, "NStgid");
     if (!process->parent)
         world->pid_level = level_of_first(ids);
     bool known = namespaces_numbers(world, ids, &process->pids) && namespaces_numbers(world, proc_field(text, "NSpgid"), &process->groups)
@@ -63,22 +64,38 @@ static long stat_field(const char *text, int number)
     return at ? strtol(at, NULL, 10) : 0;
 }
 
+static int read_name(pid_t pid, char *name, size_t size, struct error *err)
+{
+    size_t length = 0;
+    AUTO_FREE char *text = proc_read(err, 64, &length, "/proc/%d/comm", pid);
+    if (!text)
+        return -1;
+    if (length > size)
+        length = size;
+    memcpy(name, text, length ? length - 1 : 0);        /* without the newline that the kernel adds */
+    return 0;
+}
+
 static int read_zombie(struct process *process, struct error *err)
 {
     AUTO_FREE char *text = proc_read(err, 1 << 16, NULL, "/proc/%d/stat", process->pid);
     AUTO_FREE char *status = proc_read(err, 1 << 16, NULL, "/proc/%d/status", process->pid);
-    size_t length = 0;
-    AUTO_FREE char *name = proc_read(err, 64, &length, "/proc/%d/comm", process->pid);
-    if (!text || !status || !name)
+    if (!text || !status)
         return -1;
     process->exit_code = (int)stat_field(text, STAT_EXIT_CODE);
     process->exit_signal = (int)stat_field(text, STAT_EXIT_SIGNAL);
     const char *uid = proc_field(status, "Uid");
     process->zombie_uid = uid ? (uint32_t)strtoul(uid, NULL, 10) : 0;
-    if (length > sizeof process->zombie_name)
-        length = sizeof process->zombie_name;
-    memcpy(process->zombie_name, name, length ? length - 1 : 0);
-    return 0;
+    return read_name(process->pid, process->zombie_name, sizeof process->zombie_name, err);
+}
+
+static int read_ended_leader(struct process *process, struct error *err)
+{
+    AUTO_FREE char *text = proc_read(err, 1 << 16, NULL, "/proc/%d/stat", process->group_leader);
+    if (!text)
+        return -1;
+    process->leader_exit_code = (int)stat_field(text, STAT_EXIT_CODE);
+    return read_name(process->group_leader, process->leader_name, sizeof process->leader_name, err);
 }
 
 /* ---- what a parent is told ---- */
@@ -104,9 +121,9 @@ static int read_exit_signal(struct process *process, struct error *err)
 {
     process->exit_signal = SIGCHLD;
     for (int i = 0; i < unusual_count; i++) {
-        if (unusual[i] != process->pid)
+        if (unusual[i] != process->group_leader)
             continue;
-        AUTO_FREE char *text = proc_read(err, 1 << 16, NULL, "/proc/%d/stat", process->pid);
+        AUTO_FREE char *text = proc_read(err, 1 << 16, NULL, "/proc/%d/stat", process->group_leader);
         if (!text)
             return -1;
         process->exit_signal = (int)stat_field(text, STAT_EXIT_SIGNAL);
@@ -170,7 +187,7 @@ static int open_process(struct process *process, struct error *err)
     process->mem = open(path, O_RDONLY | O_CLOEXEC);
     if (process->mem < 0)
         return fail_errno(err, "cannot open %s", path);
-    process->pidfd = (int)syscall(SYS_pidfd_open, process->pid, 0);
+    process->pidfd = (int)syscall(SYS_pidfd_open, process->pid, process->leader_ended ? PIDFD_THREAD_FLAG : 0);
     if (process->pidfd < 0)
         return fail_errno(err, "cannot open a pidfd of %s", process_label(process));
     process->executable = proc_link(err, "/proc/%d/exe", process->pid);
@@ -193,6 +210,8 @@ int tasks_read(struct world *world, struct error *err)
             continue;
         }
         if (namespaces_of_process(process, err) < 0 || open_process(process, err) < 0 || read_exit_signal(process, err) < 0)
+            return -1;
+        if (process->leader_ended && read_ended_leader(process, err) < 0)
             return -1;
         for (int k = 0; k < process->thread_count; k++)
             if (read_thread(&process->threads[k], err) < 0)

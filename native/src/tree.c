@@ -235,7 +235,7 @@ static int place_process(struct builder *builder, struct process *process, struc
     if (below < 0)
         return fail(err, "unsupported", "%s was handed to %s from the session %d, in a way that cannot be made again; end it before the fork",
                     process_label(process), process_label(parent), session);
-    if (builder->where[below] != process->namespaces[NAMESPACE_PID])
+    if (builder->world->namespaces->nested && builder->where[below] != process->namespaces[NAMESPACE_PID])
         return fail(err, "unsupported", "%s is an orphan in a session of another pid namespace, which cannot be forked", process_label(process));
     if (parent->parent && inner_pid(parent) != 1)
         builder->nodes[parent->index].adopts = 1;

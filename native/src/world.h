@@ -98,7 +98,12 @@ struct thread {
 struct process {
     struct world *world;
     int index;                  /* parents come before their children */
-    pid_t pid, ns_pid;          /* ns_pid, ns_session, ns_group: in the workspace's own pid namespace, wherever the process lives */
+    pid_t pid;                  /* a thread by which /proc and others show the process: the first, unless that has ended while others live */
+    pid_t group_leader;         /* of the first thread, alive or not: the id that the host gives the process */
+    bool leader_ended;          /* the first thread has ended, threads[0] is another */
+    int leader_exit_code;
+    char leader_name[16];
+    int ns_pid;                 /* ns_pid, ns_session, ns_group: in the workspace's own pid namespace, wherever the process lives */
     struct pid_numbers pids, groups, sessions;
     struct namespace *namespaces[NAMESPACE_KINDS];  /* where it lives */
     struct host_ids *host_ids;  /* of a process in a nested user namespace; else NULL */

@@ -31,7 +31,7 @@ static int ns_of_host(const struct world *world, int host, bool *is_thread)
     *is_thread = false;
     for (int i = 0; i < world->process_count; i++) {
         const struct process *process = world->processes[i];
-        if (process->pid == host)
+        if (process->group_leader == host)
             return process->ns_pid;
         for (int k = 1; k < process->thread_count; k++) {
             if (process->threads[k].tid == host) {

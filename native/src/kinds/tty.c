@@ -180,7 +180,7 @@ static int foreground_group(const struct world *world, int session, int host_for
         struct stat_fields fields;
         if (process->ns_session != session)
             continue;
-        if (process->pid == host_foreground)
+        if (process->group_leader == host_foreground)
             return process->ns_group;
         if (read_stat(process, &fields, err) < 0)
             return -1;

@@ -18,7 +18,7 @@ int unix_pid_in_workspace(const struct world *world, int host_pid)
 {
     for (int i = 0; i < world->process_count; i++) {
         const struct process *process = world->processes[i];
-        if (process->pid == host_pid)
+        if (process->group_leader == host_pid)
             return process->ns_pid;
         for (int k = 0; k < process->thread_count; k++)
             if (process->threads[k].tid == host_pid)

@@ -74,7 +74,7 @@ static int pending_emit(struct batch *batch, const struct thread *thread, struct
             const siginfo_t *info = &state->pending[i];
             if (is_stop(info))
                 continue;
-            EMIT(batch, "pending signal", SYS_rt_sigqueueinfo, (uint64_t)inner_pid(process), (uint64_t)info->si_signo,
+            EMIT(batch, "pending signal", SYS_rt_sigqueueinfo, (uint64_t)inner_tid(thread), (uint64_t)info->si_signo,
                  plan_data(plan, info, sizeof *info));
         }
     }
