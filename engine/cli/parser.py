@@ -121,7 +121,7 @@ def _workspace_commands(commands: "argparse._SubParsersAction[argparse.ArgumentP
     _workspace(fork, "SRC")
     fork.add_argument("--copies", type=values.copies, default=1, metavar="N", help=f"branches from one freeze, 1 to {values.MAX_COPIES}")
     fork.add_argument("--name", type=values.workspace_name, metavar="BASE", help="branches are called BASE, or BASE-0, BASE-1, … (default: SRC-clone)")
-    fork.add_argument("--tcp-close", action="store_true", help="close every established TCP connection in the branches (this release always does)")
+    fork.add_argument("--tcp-close", action="store_true", help="close every established TCP connection in the branches, also those inside the workspace")
     fork.add_argument("--hostname", type=values.workspace_name, metavar="BASE", help="give branches a host name of their own: BASE, or BASE-0, BASE-1, … (default: the source's)")
     fork.add_argument("--new-machine-id", action="store_true", help="give each branch a machine id of its own (default: the source's)")
     fork.add_argument("--ghost-limit", type=values.size, metavar="SIZE", help="most to carry over of deleted but open files, all together (default 256m)")

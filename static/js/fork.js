@@ -37,7 +37,7 @@ class ForkDialog {
   }
 
   form(error = "") {
-    const note = h("p", { className: "hint", textContent: "Everything that runs is copied. Open TCP connections are reset in the copies; programs there see that at once." });
+    const note = h("p", { className: "hint", textContent: "Everything that runs is copied. TCP connections out of the workspace are closed in the copies; programs there see that at once." });
     this.dialog.step([this.copies, field("Name (optional)", this.name), this.preview, note], [this.cancel, (this.submit = submitButton(error ? "Retry" : "Fork"))]);
     this.showPreview();
     if (error) this.dialog.showError(error);

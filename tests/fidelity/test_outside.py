@@ -1,0 +1,122 @@
+"""TCP connections out of a workspace: the branch's end at once and cleanly, the source's go on and see nothing of the branch."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine import syscalls
+from tests.fidelity import programs
+from tests.fidelity.harness import Harness, finish, own_mount_namespace
+from tests.fidelity.livefork import Container, ForkError
+
+pytestmark = [pytest.mark.root]
+
+_PROGRAM = "tcp_outside"
+_PORT = 18361
+_SECONDS = 20.0
+
+
+def _connect(container: Container, first: bytes) -> socket.socket:
+    """A connection of the workspace's network namespace whose end belongs to nobody of the workspace."""
+    connection = syscalls.socket_in(container.netns, socket.AF_INET, socket.SOCK_STREAM)
+    connection.settimeout(_SECONDS)
+    connection.connect(("127.0.0.1", _PORT))
+    connection.sendall(first)
+    return connection
+
+
+async def _await_file(container: Container, suffix: str) -> None:
+    for _ in range(int(_SECONDS / 0.05)):
+        assert container.read(f"/tmp/fidelity/{_PROGRAM}.result") is None, container.read(f"/tmp/fidelity/{_PROGRAM}.result")
+        if container.read(f"/tmp/fidelity/{_PROGRAM}.{suffix}") is not None:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"the program is not {suffix} after {_SECONDS:.0f} s")
+
+
+def _build(source: Path, binary: Path) -> Path:
+    binary.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-static", "-o", str(binary), str(source)], check=True)
+    return binary
+
+
+async def _start(harness: Harness, directory: Path) -> Container:
+    binaries = [
+        _build(programs.SOURCES / "outside" / f"{_PROGRAM}.c", directory / _PROGRAM),
+        programs.build(programs.LAUNCHER, directory),
+    ]
+    image = harness.import_root(None, binaries)
+    source = await harness.launch(image, [f"/fidelity/{programs.LAUNCHER}", f"/fidelity/{_PROGRAM}"])
+    await _await_file(source, "listening")
+    return source
+
+
+async def _fork_and_check(directory: Path, options: list[str]) -> None:
+    async with Harness(directory) as harness:
+        source = await _start(harness, directory / "programs")
+        unread, half = _connect(source, b"uunread bytes"), _connect(source, b"hhalf")
+        others = [_connect(source, role) for role in (b"i", b"f", b"b")]
+        half.shutdown(socket.SHUT_WR)
+        await _await_file(source, "ready")
+        branch = (await harness.fork(source, options=options)).branches[0]
+        if options:
+            branch.write("/tmp/fidelity/all-closed", "yes")
+        assert await finish(branch, [_PROGRAM], "branch") == {_PROGRAM: "pass"}
+        for connection in (unread, half, others[0]):
+            connection.setblocking(False)
+            with pytest.raises(BlockingIOError):    # neither bytes nor an end: the branch has not touched it
+                connection.recv(1)
+            connection.settimeout(_SECONDS)
+        assert await finish(source, [_PROGRAM], "source") == {_PROGRAM: "pass"}
+        assert unread.recv(100) == b"from the source"
+        assert half.recv(100) == b"from the source"
+        for connection in (unread, half, *others):
+            connection.close()
+
+
+async def _refuse(directory: Path) -> None:
+    """A socket of a family that cannot be forked is refused by name before anything stops."""
+    async with Harness(directory) as harness:
+        image = harness.import_root(None, [_build(programs.SOURCES / "outside" / "vsock.c", directory / "vsock")])
+        source = await harness.launch(image, ["/fidelity/vsock"])
+        await asyncio.sleep(0.5)
+        with pytest.raises(ForkError) as refusal:
+            await harness.fork(source)
+        assert refusal.value.code == "unsupported"
+        assert "vsock" in refusal.value.message and "fd 3" in refusal.value.message
+        assert source.alive
+
+
+def _in_child(work: Callable[[], None]) -> None:
+    """Run it in a process of its own: the private mount namespace is for the whole process."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            own_mount_namespace()
+            work()
+            status = 0
+        except BaseException as error:  # the child must never return into pytest
+            print(f"{error!r}", file=sys.stderr, flush=True)
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "see stderr"
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("options", [[], ["--tcp-close"]], ids=["default", "tcp-close"])
+def test_outward_connections_end_in_the_branch_only(options: list[str], tmp_path: Path) -> None:
+    _in_child(lambda: asyncio.run(_fork_and_check(tmp_path / "harness", options)))
+
+
+@pytest.mark.timeout(180)
+def test_a_family_that_cannot_be_forked_is_refused_by_name(tmp_path: Path) -> None:
+    _in_child(lambda: asyncio.run(_refuse(tmp_path / "harness")))
