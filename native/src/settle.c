@@ -51,6 +51,9 @@ static bool sent_early(const struct unix_diag *list, int count)
 
 static int has_unaccepted(int diag, struct error *err)
 {
+    int waiting = inet_diag_unaccepted(diag, err);
+    if (waiting)
+        return waiting;
     struct unix_diag *list;
     int count = sock_diag_list(diag, &list, err);
     if (count < 0)

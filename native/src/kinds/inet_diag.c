@@ -133,3 +133,38 @@ int inet_diag_destination(struct world *world, struct inet_socket *socket, struc
         }
     }
 }
+
+static int count_waiting(const char *buffer, size_t left, bool *done)
+{
+    int waiting = 0;
+    for (const struct nlmsghdr *header = (const void *)buffer; NLMSG_OK(header, left); header = NLMSG_NEXT(header, left)) {
+        if (header->nlmsg_type == NLMSG_DONE || header->nlmsg_type == NLMSG_ERROR)
+            *done = true;
+        else        /* of a listener this is the length of its queue */
+            waiting += ((const struct inet_diag_msg *)NLMSG_DATA(header))->idiag_rqueue > 0;
+    }
+    return waiting;
+}
+
+int inet_diag_unaccepted(int fd, struct error *err)
+{
+    int waiting = 0;
+    for (int i = 0; i < 2; i++) {
+        struct diag_request request = {
+            .header = { .nlmsg_len = sizeof request, .nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP },
+            .body = { .sdiag_family = i ? AF_INET6 : AF_INET, .sdiag_protocol = IPPROTO_TCP, .idiag_states = 1u << STREAM_LISTEN },
+        };
+        if (send(fd, &request, sizeof request, 0) != (ssize_t)sizeof request)
+            return fail_errno(err, "sock_diag does not take a request about listeners");
+        for (bool done = false; !done;) {
+            char buffer[RECEIVE_SIZE];
+            ssize_t got = recv(fd, buffer, sizeof buffer, 0);
+            if (got < 0 && errno == EINTR)
+                continue;
+            if (got <= 0)
+                return fail_errno(err, "sock_diag does not list the listeners");
+            waiting += count_waiting(buffer, (size_t)got, &done);
+        }
+    }
+    return waiting > 0;
+}

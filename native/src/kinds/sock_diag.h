@@ -24,6 +24,9 @@ int sock_diag_open(int net_ns, struct error *err);
 /* List all unix sockets there. The array (and each `pending`) belongs to the caller. Returns the count. */
 int sock_diag_list(int socket, struct unix_diag **list, struct error *err);
 
+/* Does a TCP listener there (its sock_diag socket) have connections that it has not accepted? (inet_diag.c) */
+int inet_diag_unaccepted(int socket, struct error *err);
+
 /* Bytes -> item. Keys are not copied. */
 struct byte_index {
     struct byte_index_entry { const void *key; size_t length; void *item; } *entries;
