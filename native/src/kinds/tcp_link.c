@@ -246,6 +246,18 @@ static bool is_alone(const struct stream *stream)
     return stream->role == ROLE_WIDOWED || stream->role == ROLE_ENDED;
 }
 
+/* At most 256 bytes come in one piece. */
+static int choose_sequences(const struct inet_table *table, struct error *err)
+{
+    uint32_t numbers[64];
+    for (int i = 0; i < table->count; i++) {
+        if (i % 64 == 0 && getrandom(numbers, sizeof numbers, 0) != (ssize_t)sizeof numbers)
+            return fail_errno(err, "cannot choose sequence numbers");
+        table->streams[i]->stream->sequence = numbers[i % 64];
+    }
+    return 0;
+}
+
 int stream_link(struct world *world, struct error *err)
 {
     struct inet_table *table = world->inet_sockets;
@@ -268,9 +280,7 @@ int stream_link(struct world *world, struct error *err)
             status = stream_read_unread(table->streams[i], err);
         if (is_alone(stream))
             stream->aux = files_new_aux(world);
-        if (getrandom(&stream->sequence, sizeof stream->sequence, 0) < 0)
-            return fail_errno(err, "cannot choose sequence numbers");
     }
     free(index.entries);
-    return status;
+    return status < 0 ? -1 : choose_sequences(table, err);
 }

@@ -165,9 +165,14 @@ static int read_undelivered(struct inet_socket *from, size_t size, struct error 
     return status;
 }
 
-/* The processes stand still but not the kernel: what it sent again meanwhile may just have arrived. */
+/*
+ * Nothing is written while the source stands still, so once all has been received nothing more can come. Otherwise the kernel may be sending again
+ * what was lost, and it may arrive just now.
+ */
 int stream_read_direction(struct inet_socket *from, struct inet_socket *to, struct error *err)
 {
+    if (from->stream->written == to->stream->received)
+        return stream_read_unread(to, err) < 0 ? -1 : 1;
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         if (stream_count(to, err) < 0)
             return -1;
