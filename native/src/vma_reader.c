@@ -206,6 +206,16 @@ static int open_iterator(int reader, pid_t tid)
     return bpf(BPF_ITER_CREATE, &iterator);
 }
 
+/*
+ * When the iterator has told all, and more than its buffer of 32 KiB held, it tells the last buffer's mappings again, and again (seen in Linux
+ * 6.18: the place to go on at is remembered only where it was interrupted). So the list ends where addresses do not rise any more.
+ */
+static bool begins_again(const char *block, size_t used, size_t got)
+{
+    const struct vma_record *fresh = (const void *)(block + used);
+    return used > 0 && got >= sizeof *fresh && fresh->start < fresh[-1].end;
+}
+
 ssize_t vma_reader_read(int reader, pid_t tid, struct vma_record **records)
 {
     AUTO_CLOSE int fd = open_iterator(reader, tid);
@@ -218,6 +228,8 @@ ssize_t vma_reader_read(int reader, pid_t tid, struct vma_record **records)
             free(block);
             return -1;
         }
+        if (got > 0 && begins_again(block, used, (size_t)got))
+            break;
         used += got > 0 ? (size_t)got : 0;
         if (used == size)
             block = must_grow(block, size *= 2);
