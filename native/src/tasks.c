@@ -180,6 +180,22 @@ static int read_thread(struct thread *thread, struct error *err)
     return 0;
 }
 
+/* A directory of a process that has ended keeps its name in /proc until somebody looks; it cannot be opened any more. */
+static void mark_dead_directory(const struct process *process, const char *link, char **path)
+{
+    static const char deleted[] = " (deleted)";
+    char at[64];
+    size_t length = strlen(*path), suffix = sizeof deleted - 1;
+    if (strncmp(*path, "/proc/", 6) != 0 || (length > suffix && strcmp(*path + length - suffix, deleted) == 0))
+        return;
+    snprintf(at, sizeof at, "/proc/%d/%s", process->pid, link);
+    AUTO_CLOSE int fd = open(at, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0 || (errno != ESRCH && errno != ENOENT))
+        return;
+    *path = must_grow(*path, length + sizeof deleted);
+    memcpy(*path + length, deleted, sizeof deleted);
+}
+
 static int open_process(struct process *process, struct error *err)
 {
     char path[64];
@@ -195,6 +211,8 @@ static int open_process(struct process *process, struct error *err)
     process->root = proc_link(err, "/proc/%d/root", process->pid);
     if (!process->executable || !process->cwd || !process->root)
         return -1;
+    mark_dead_directory(process, "cwd", &process->cwd);
+    mark_dead_directory(process, "root", &process->root);
     return 0;
 }
 

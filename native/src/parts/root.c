@@ -5,6 +5,7 @@
 #include "parts.h"
 #include "../namespace_plan.h"
 
+#include <fcntl.h>
 #include <linux/sched.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -13,6 +14,7 @@
 #include <sys/wait.h>
 
 static const char DELETED[] = " (deleted)";
+static const char ENDING[] = ".tclone-root";
 
 static bool is_deleted(const char *path)
 {
@@ -31,6 +33,11 @@ static const char *name_in_proc(const char *path)
     return digits && rest[digits] == '/' ? rest + digits + 1 : NULL;
 }
 
+static bool stands_in_root(const struct process *process)
+{
+    return strcmp(process->root, process->cwd) == 0;
+}
+
 /* Shares root and working directory with the process, moves both into a directory of its own in /proc, and ends. */
 static void emit_dead_process(struct batch *batch, const struct process *process, const char *name, const char *what)
 {
@@ -40,7 +47,8 @@ static void emit_dead_process(struct batch *batch, const struct process *process
     memcpy(path + strlen(path), name, length < 32 ? length : 32);
     struct batch helper = { .plan = plan };
     EMIT(&helper, what, SYS_chroot, plan_string(plan, path));
-    EMIT(&helper, what, SYS_chdir, plan_string(plan, "/"));
+    if (stands_in_root(process))        /* later nobody gets there */
+        EMIT(&helper, what, SYS_chdir, plan_string(plan, "/"));
     EMIT(&helper, what, SYS_exit, 0);
     uint64_t stack[2] = { batch_place(&helper), plan->arena + offsetof(struct arena_control, fault) };
     struct clone_args args = { .flags = CLONE_FS | CLONE_VM | CLONE_VFORK, .stack = plan_reserve(plan, 256), .stack_size = 128 };
@@ -53,16 +61,29 @@ static void emit_dead_process(struct batch *batch, const struct process *process
 }
 
 /* A removed directory: made again under its name, or next to it if that is taken, entered and removed. */
-static void emit_removed(struct batch *batch, const char *path, const char *what)
+static void emit_removed(struct batch *batch, const struct process *process, const char *what)
 {
     struct plan *plan = batch->plan;
+    const char *path = process->root;
     char name[4096 + 16];
     size_t length = strlen(path) - (sizeof DELETED - 1);
-    snprintf(name, sizeof name, "%.*s.tclone-root", (int)length, path);
+    const size_t ending = sizeof ENDING - 1;
+    if (length > ending && memcmp(path + length - ending, ENDING, ending) == 0)
+        length -= ending;       /* a fork of a fork */
+    snprintf(name, sizeof name, "%.*s%s", (int)length, path, ENDING);
     uint64_t address = plan_string(plan, name);
     EMIT(batch, what, SYS_mkdir, address, 0700);
-    EMIT(batch, what, SYS_chroot, address);
-    EMIT(batch, what, SYS_rmdir, plan_string(plan, "/"));
+    EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, address, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    uint64_t cell = emit_result_cell(batch);
+    EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, plan_string(plan, "."), O_PATH | O_DIRECTORY | O_CLOEXEC);
+    uint64_t back = emit_result_cell(batch);
+    EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_fchdir, cell);
+    EMIT(batch, what, SYS_rmdir, address);
+    EMIT(batch, what, SYS_chroot, plan_string(plan, "."));
+    if (!stands_in_root(process))
+        EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_fchdir, back);
+    EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_close, cell);
+    EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_close, back);
 }
 
 static int root_emit(struct batch *batch, const struct thread *thread, struct error *err)
@@ -78,11 +99,9 @@ static int root_emit(struct batch *batch, const struct thread *thread, struct er
     if (name)
         emit_dead_process(batch, process, name, what);
     else if (is_deleted(process->root))
-        emit_removed(batch, process->root, what);
+        emit_removed(batch, process, what);
     else
         EMIT(batch, what, SYS_chroot, plan_string(plan, process->root));
-    if (is_deleted(process->root) && strcmp(process->root, process->cwd) == 0)
-        EMIT(batch, what, SYS_chdir, plan_string(plan, "/"));
     return 0;
 }
 
