@@ -15,6 +15,7 @@
 #define ARENA_NAMESPACE_KINDS 6 /* NAMESPACE_KINDS */
 #define NEST_USER 0             /* NAMESPACE_USER */
 #define NEST_PID 1
+#define NEST_MNT 2              /* NAMESPACE_MNT */
 
 /*
  * A process in a nested user namespace may not choose its children's pids in the pid namespaces around. livefork's helper does (namespace_service.c):

@@ -93,12 +93,24 @@ static void set_option(struct build *build, uint64_t context, char *option)
         set_string(build, context, option, value, needed);
 }
 
+/* Some file systems show a namespace, that of whoever mounts them. */
+static void enter_shown_namespace(struct build *build, const struct mount *mount)
+{
+    const struct process *member = build->mounts->namespace->member;
+    const struct namespace *ipc = member ? member->namespaces[NAMESPACE_IPC] : NULL;
+    if (strcmp(mount->type, "mqueue") == 0 && ipc && ipc->nested)
+        EMIT(build->batch, build->what, SYS_setns, slot_of(build, ipc->aux), CLONE_NEWIPC);
+    if (strncmp(mount->type, "cgroup", 6) == 0)
+        EMIT(build->batch, build->what, SYS_unshare, CLONE_NEWCGROUP);
+}
+
 static void make_system(struct build *build, struct own_system *system)
 {
     struct batch *batch = build->batch;
     const struct mount *mount = system->mount;
     snprintf(build->what, sizeof build->what, "make the %s at %.100s", mount->type, mount->point);
     system->slot = files_new_aux(build->plan->world);
+    enter_shown_namespace(build, mount);
     EMIT(batch, build->what, SYS_fsopen, text(build, mount->type), FSOPEN_CLOEXEC);
     uint64_t context = emit_result_cell(batch);
     set_string(build, context, "source", mount->source, false);

@@ -2,6 +2,7 @@
 #include "mounts.h"
 #include "mount_enter.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,6 +77,34 @@ static int check_system(const struct mount *mount, struct error *err)
                 mount->type);
 }
 
+/* Of message queues nothing is kept but that there are none; groups are another matter (cgroup_check.c). */
+static int check_entry(const struct mount *mount, const struct dirent *entry, struct error *err)
+{
+    if (entry->d_name[0] == '.')
+        return 0;
+    if (strcmp(mount->type, "mqueue") == 0)
+        return fail(err, "unsupported", "the IPC namespace whose queues %.200s shows holds the POSIX message queue %.100s; remove it", mount->point,
+                    entry->d_name);
+    if (entry->d_type == DT_DIR)
+        return fail(err, "unsupported", "%.200s shows the cgroup %.100s, which was made inside; remove it", mount->point, entry->d_name);
+    return 0;
+}
+
+static int check_empty(void *context, struct error *err)
+{
+    const struct mount *mount = context;
+    AUTO_CLOSE int copy = mount_copy(mount->point, err);
+    int listing = copy < 0 ? -1 : openat(copy, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *directory = listing < 0 ? NULL : fdopendir(listing);
+    if (!directory)
+        return copy < 0 ? -1 : fail_errno(err, "cannot list %s of the source", mount->point);
+    int status = 0;
+    for (struct dirent *entry; status == 0 && (entry = readdir(directory));)
+        status = check_entry(mount, entry, err);
+    closedir(directory);
+    return status;
+}
+
 static int add_systems(struct mounts *all, struct mount_world *mounts, struct error *err)
 {
     for (int i = 0; i < mounts->steps.file_system_count; i++) {
@@ -83,6 +112,9 @@ static int add_systems(struct mounts *all, struct mount_world *mounts, struct er
         if (find_system(all, from->device))
             continue;
         if (check_system(from->mount, err) < 0)
+            return -1;
+        bool shows_others = strcmp(from->mount->type, "mqueue") == 0 || strncmp(from->mount->type, "cgroup", 6) == 0;
+        if (shows_others && mount_enter(mounts->mnt_ns, check_empty, (void *)from->mount, err) < 0)
             return -1;
         all->systems = must_grow(all->systems, (size_t)(all->system_count + 1) * sizeof *all->systems);
         all->systems[all->system_count++] = (struct own_system){ .device = from->device, .mount = from->mount, .maker = mounts, .slot = -1 };

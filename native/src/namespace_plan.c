@@ -16,7 +16,7 @@
 #define MAP_LINE 40             /* three numbers of ten digits */
 
 _Static_assert(ARENA_PID_LEVELS == MAX_PID_LEVELS && ARENA_NAMESPACE_KINDS == NAMESPACE_KINDS, "arena.h knows these");
-_Static_assert(NEST_USER == NAMESPACE_USER && NEST_PID == NAMESPACE_PID, "arena.h knows these");
+_Static_assert(NEST_USER == NAMESPACE_USER && NEST_PID == NAMESPACE_PID && NEST_MNT == NAMESPACE_MNT, "arena.h knows these");
 
 static struct arena_ticket *tickets;
 static uint32_t ticket_count;

@@ -1,4 +1,5 @@
 #include "preflight.h"
+#include "cgroup_check.h"
 #include "descriptors.h"
 #include "kinds/kinds.h"
 #include "memory.h"
@@ -224,6 +225,7 @@ static void check_process(struct check *check, struct process *process)
     check_namespaces(check, process);
     check_word_size(check, process);
     mounts_preflight(process, &check->findings->blockers);
+    cgroups_preflight(process, check->world->processes[0], &check->findings->blockers);
     check_executable(check, process);
     check_descriptors(check, process);
     if (check->thorough || memory_flags_suspicious(process))

@@ -344,20 +344,30 @@ static void __attribute__((noreturn)) make(int index)
     _exit(0);
 }
 
+static void begin(int index)
+{
+    if (!namespace_at(index)->nested) {
+        current[index] = index;
+        publish(index);
+        return;
+    }
+    long child = clone3_with(NULL, 0, CLONE_FILES);
+    if (child < 0)
+        give_up(NULL, "cannot start a process to make a namespace");
+    if (child == 0)
+        make(index);
+    waitpid((pid_t)child, NULL, __WALL);
+}
+
+/* Mount namespaces come last: what is mounted there can show another namespace (message queues). */
 void nest_begin(void)
 {
-    for (uint32_t i = 0; i < control->namespace_count; i++) {
-        struct arena_namespace *namespace = namespace_at((int)i);
-        if (!namespace->nested) {
-            current[i] = (int)i;
-            publish((int)i);
-        } else if (namespace->kind != NEST_PID) {
-            long child = clone3_with(NULL, 0, CLONE_FILES);
-            if (child < 0)
-                give_up(NULL, "cannot start a process to make a namespace");
-            if (child == 0)
-                make((int)i);
-            waitpid((pid_t)child, NULL, __WALL);
+    for (int mounts = 0; mounts < 2; mounts++) {
+        for (uint32_t i = 0; i < control->namespace_count; i++) {
+            const struct arena_namespace *namespace = namespace_at((int)i);
+            bool last = namespace->nested && namespace->kind == NEST_MNT;
+            if (last == mounts && !(namespace->nested && namespace->kind == NEST_PID))
+                begin((int)i);
         }
     }
 }

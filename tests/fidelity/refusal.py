@@ -1,0 +1,70 @@
+"""Programs of tests/fidelity/refused: a workspace that runs one cannot be forked. Run as a program it prints why.
+
+    python -m tests.fidelity.refusal PROGRAM MODE DIRECTORY
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.fidelity.harness import Harness, own_mount_namespace
+from tests.fidelity.livefork import ForkError
+
+_SOURCES = Path(__file__).resolve().parent / "refused"
+_SECONDS = 10.0
+_REFUSED = 3
+
+
+class NotRefusedError(Exception):
+    """The fork went on, or ended otherwise than by a refusal in time."""
+
+
+def _build(program: str, directory: Path) -> Path:
+    binary = directory / program
+    directory.mkdir(parents=True, exist_ok=True)
+    source = _SOURCES / f"{program}.c"
+    subprocess.run(["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Werror", "-static", "-o", str(binary), str(source)], check=True)
+    return binary
+
+
+async def _refuse(program: str, mode: str, directory: Path) -> str:
+    async with Harness(directory) as harness:
+        image = harness.import_root(None, [_build(program, directory / "programs")])
+        source = await harness.launch(image, [f"/fidelity/{program}", mode])
+        deadline = time.monotonic() + _SECONDS
+        while source.read(f"/tmp/fidelity/{program}.ready") is None:
+            if time.monotonic() > deadline:
+                raise NotRefusedError(f"{program} is not ready: {source.read(f'/tmp/fidelity/{program}.result')}")
+            await asyncio.sleep(0.02)
+        started = time.monotonic()
+        try:
+            await harness.fork(source)
+        except ForkError as error:
+            if error.status != _REFUSED or time.monotonic() - started > _SECONDS or not source.alive:
+                raise NotRefusedError(f"after {time.monotonic() - started:.1f} s, source alive: {source.alive}: {error}") from error
+            return error.message
+        finally:
+            source.write("/tmp/fidelity/go", "source")
+            await asyncio.sleep(0.2)
+        raise NotRefusedError("it was forked")
+
+
+def refusal(program: str, mode: str, directory: Path) -> str:
+    """Why livefork refuses. In a process of its own: the harness takes a private mount namespace."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fidelity.refusal", program, mode, str(directory)],
+        cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=60, check=False, env=os.environ,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise NotRefusedError(done.stderr)
+    return done.stdout
+
+
+if __name__ == "__main__":
+    own_mount_namespace()
+    print(asyncio.run(_refuse(sys.argv[1], sys.argv[2], Path(sys.argv[3]))))
