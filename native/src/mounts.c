@@ -293,6 +293,15 @@ const struct mount_world *mounts_of_file(const struct world *world, int fd)
     return world->mounts ? mounts_at(world->mounts, fd, "", AT_EMPTY_PATH) : NULL;
 }
 
+const struct mount_world *mounts_of_process(const struct process *process)
+{
+    const struct mounts *all = process->world->mounts;
+    for (int i = 1; all && i < all->count; i++)
+        if (all->list[i].namespace == process->namespaces[NAMESPACE_MNT])
+            return &all->list[i];
+    return NULL;
+}
+
 const struct mount_world *mounts_of_link(const struct process *process, const char *path)
 {
     const struct mounts *all = process->world->mounts;

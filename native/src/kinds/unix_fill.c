@@ -1,5 +1,6 @@
 /* Ops that fill queues, half-close, and close what only helped. */
 #include "unix_socket.h"
+#include "../mounts.h"
 #include "../files.h"
 
 #include <stdlib.h>
@@ -99,6 +100,8 @@ void unix_fill_datagrams(struct plan *plan, struct unix_table *table, struct uni
         address = unix_place_address(plan, socket->place, &socket->name, &length);
     if (!paired && !address)
         return;                 /* without a name nobody can send to it: the queue came through a name it has lost */
+    const struct mount_world *mounts = !paired && socket->place ? socket->place->mounts : NULL;
+    mounts_enter(batch, mounts);
     for (int i = 0; i < socket->message_count; i++) {
         const struct unix_message *message = &socket->messages[i];
         struct unix_socket *sender = paired ? socket->peer : unix_find_named(table, &message->sender, socket->net);
@@ -115,6 +118,7 @@ void unix_fill_datagrams(struct plan *plan, struct unix_table *table, struct uni
         emit_message(batch, message, stand_in, address, length, socket->label);
         EMIT(batch, socket->label, SYS_close, stand_in);
     }
+    mounts_leave(batch, mounts);
 }
 
 /* The peer was closed before it had read everything: one byte to its stand-in brings ECONNRESET back when that is closed. */

@@ -1,4 +1,5 @@
 #include "unix_socket.h"
+#include "../mounts.h"
 #include "../world.h"
 
 #include <errno.h>
@@ -24,10 +25,10 @@ static char *path_text(const struct unix_name *name)
 }
 
 /* Symbolic links are followed, since bind followed them (/var/run/…), but never out of the workspace's root. */
-static int look_up(const struct world *world, const char *path, struct stat *st)
+static int look_up(const struct world *world, const struct mount_world *mounts, const char *path, struct stat *st)
 {
     struct open_how how = { .flags = O_PATH | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS };
-    AUTO_CLOSE int fd = (int)syscall(SYS_openat2, world->root, path, &how, sizeof how);
+    AUTO_CLOSE int fd = (int)syscall(SYS_openat2, mounts ? mounts->root : world->root, path, &how, sizeof how);
     return fd < 0 ? -1 : fstat(fd, st);
 }
 
@@ -39,9 +40,11 @@ static char *format_path(const char *format, const char *text, int number)
     return path;
 }
 
-static struct unix_place *new_place(const struct world *world, const struct unix_name *name, const char *cwd, int number)
+static struct unix_place *new_place(const struct world *world, const struct mount_world *mounts, const struct unix_name *name, const char *cwd,
+                                    int number)
 {
     struct unix_place *place = must_alloc(sizeof *place);
+    place->mounts = mounts;
     AUTO_FREE char *text = path_text(name);
     if (text[0] == '/') {
         place->path = must_copy_string(text);
@@ -54,7 +57,7 @@ static struct unix_place *new_place(const struct world *world, const struct unix
     *strrchr(directory, '/') = 0;
     place->alias = format_path("%s/.tclone-%d", directory, number);
     struct stat st;
-    place->lost = look_up(world, *directory ? directory : "/", &st) < 0 || !S_ISDIR(st.st_mode);
+    place->lost = look_up(world, mounts, *directory ? directory : "/", &st) < 0 || !S_ISDIR(st.st_mode);
     place->mode = 0777;
     return place;
 }
@@ -62,9 +65,10 @@ static struct unix_place *new_place(const struct world *world, const struct unix
 struct unix_place *unix_place_find(struct world *world, const struct unix_socket *socket)
 {
     const struct process *holder = socket->description->holder;
-    struct unix_place *place = new_place(world, &socket->name, holder ? holder->cwd : "/", (int)socket->diag.inode);
+    const struct mount_world *mounts = holder ? mounts_of_process(holder) : NULL;
+    struct unix_place *place = new_place(world, mounts, &socket->name, holder ? holder->cwd : "/", (int)socket->diag.inode);
     struct stat st;
-    if (look_up(world, place->path, &st) == 0 && S_ISSOCK(st.st_mode) && (uint32_t)st.st_ino == socket->diag.file_inode) {
+    if (look_up(world, mounts, place->path, &st) == 0 && S_ISSOCK(st.st_mode) && (uint32_t)st.st_ino == socket->diag.file_inode) {
         place->in_place = true;
         place->mode = st.st_mode & 07777;
         place->uid = st.st_uid;
@@ -75,7 +79,7 @@ struct unix_place *unix_place_find(struct world *world, const struct unix_socket
 
 struct unix_place *unix_place_temporary(struct world *world, const struct unix_name *name, int number)
 {
-    return new_place(world, name, "/", number);
+    return new_place(world, NULL, name, "/", number);
 }
 
 /* Rename with a path that need not exist. */
@@ -100,7 +104,7 @@ static void bind_substitute(struct batch *batch, struct unix_place *place, uint6
  * The file that bears the name is a socket of the snapshot, which nobody serves any more: it makes room. If the name meanwhile belongs to
  * another file, that one steps aside, and ours is moved to an alias where it can be connected to until the branch is complete.
  */
-void unix_place_bind(struct batch *batch, struct unix_place *place, const struct unix_name *name, uint64_t fd, const char *what)
+static void emit_bind(struct batch *batch, struct unix_place *place, const struct unix_name *name, uint64_t fd, const char *what)
 {
     struct plan *plan = batch->plan;
     if (!place || place->lost) {
@@ -128,6 +132,13 @@ void unix_place_bind(struct batch *batch, struct unix_place *place, const struct
     }
 }
 
+void unix_place_bind(struct batch *batch, struct unix_place *place, const struct unix_name *name, uint64_t fd, const char *what)
+{
+    mounts_enter(batch, place ? place->mounts : NULL);
+    emit_bind(batch, place, name, fd, what);
+    mounts_leave(batch, place ? place->mounts : NULL);
+}
+
 uint64_t unix_place_address(struct plan *plan, const struct unix_place *place, const struct unix_name *name, socklen_t *length)
 {
     if (!place || (place->in_place && !place->base)) {
@@ -143,7 +154,7 @@ uint64_t unix_place_address(struct plan *plan, const struct unix_place *place, c
     return plan_data(plan, &address, *length);
 }
 
-void unix_place_connect(struct batch *batch, const struct unix_place *place, const struct unix_name *name, uint64_t fd, const char *what)
+static void emit_connect(struct batch *batch, const struct unix_place *place, const struct unix_name *name, uint64_t fd, const char *what)
 {
     socklen_t length = 0;
     if (place && place->lost) {
@@ -166,7 +177,14 @@ void unix_place_connect(struct batch *batch, const struct unix_place *place, con
     EMIT(batch, what, SYS_chdir, plan_string(batch->plan, "/"));
 }
 
-void unix_place_finish(struct batch *batch, const struct unix_place *place, const char *what)
+void unix_place_connect(struct batch *batch, const struct unix_place *place, const struct unix_name *name, uint64_t fd, const char *what)
+{
+    mounts_enter(batch, place ? place->mounts : NULL);
+    emit_connect(batch, place, name, fd, what);
+    mounts_leave(batch, place ? place->mounts : NULL);
+}
+
+static void emit_finish(struct batch *batch, const struct unix_place *place, const char *what)
 {
     struct plan *plan = batch->plan;
     if (!place || place->lost)
@@ -178,4 +196,11 @@ void unix_place_finish(struct batch *batch, const struct unix_place *place, cons
     uint64_t path = plan_string(plan, place->path);
     EMIT(batch, what, SYS_chown, path, place->uid, place->gid);
     EMIT(batch, what, SYS_chmod, path, place->mode);
+}
+
+void unix_place_finish(struct batch *batch, const struct unix_place *place, const char *what)
+{
+    mounts_enter(batch, place ? place->mounts : NULL);
+    emit_finish(batch, place, what);
+    mounts_leave(batch, place ? place->mounts : NULL);
 }

@@ -36,7 +36,10 @@ struct unix_message {
 };
 
 /* The file of a path name. */
+struct mount_world;             /* mounts.h */
+
 struct unix_place {
+    const struct mount_world *mounts;   /* where the path leads to it; NULL = the workspace's own mounts */
     bool in_place;              /* base + name still leads to it */
     bool lost;                  /* its directory is gone: it gets an abstract name of the kernel's choice */
     char *base;                 /* directory a relative name counts from; NULL for absolute ones */
