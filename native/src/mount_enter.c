@@ -13,6 +13,8 @@
 #define OPEN_TREE_CLONE 1
 #endif
 
+#define CACHED_TRIES 100
+
 struct visit {
     int mnt_ns;
     int (*work)(void *context, struct error *err);
@@ -47,10 +49,21 @@ int mount_enter(int mnt_ns, int (*work)(void *context, struct error *err), void 
     return visit.result;
 }
 
+int mount_open_point(const char *path)
+{
+    struct open_how how = { .flags = O_PATH | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_CACHED };
+    /* A rename anywhere on the machine at the wrong moment is answered by EAGAIN, too. */
+    for (int tries = 0; tries < CACHED_TRIES; tries++) {
+        int place = (int)syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how);
+        if (place >= 0 || errno != EAGAIN)
+            return place;
+    }
+    return -1;
+}
+
 int mount_copy(const char *path, struct error *err)
 {
-    struct open_how how = { .flags = O_PATH | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS };
-    AUTO_CLOSE int place = (int)syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how);
+    AUTO_CLOSE int place = mount_open_point(path);
     if (place < 0)
         return fail_errno(err, "cannot open the mount %s of the source", path);
     int copy = (int)syscall(SYS_open_tree, place, "", OPEN_TREE_CLONE | O_CLOEXEC | AT_EMPTY_PATH);

@@ -82,10 +82,10 @@ static bool find_clone(struct finder *finder, struct mount_step *step)
     for (int i = 0; i < finder->start->count; i++) {
         const struct mount *mount = &finder->start->list[i];
         const char *path = mount->device == step->wanted->device && !mount->root_removed ? below(step->wanted->root, mount->root) : NULL;
-        if (!path || step->wanted->root_removed)
+        if (!path || step->wanted->root_removed || (best && strlen(best->root) >= strlen(mount->root)))
             continue;
         AUTO_FREE char *place = joined(mount->point, path);
-        if (met_at(finder->start, place) != mount || (best && strlen(best->root) >= strlen(mount->root)))
+        if (met_at(finder->start, place) != mount)
             continue;
         best = mount;
         best_path = path;

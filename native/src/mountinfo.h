@@ -35,6 +35,8 @@ struct mount *mount_table_root(const struct mount_table *table);
 /* Parse text of the form of /proc/PID/mountinfo (exposed for the fuzzer). */
 int mount_table_parse(struct mount_table *table, char *text, struct error *err);
 
-#define MAX_MOUNTS 4096
+/* In one namespace, and in all nested ones of a workspace. */
+#define MAX_MOUNTS 1000
+#define MAX_NESTED_MOUNTS 20000
 
 #endif

@@ -57,6 +57,21 @@ static int read_worlds(struct world *world, struct mounts *all, struct error *er
     return 0;
 }
 
+/* Nothing may be reached through a FUSE mount; preflight has refused them, unless they came since. */
+static int check_worlds(const struct mounts *all, struct error *err)
+{
+    int total = 0;
+    for (int i = 1; i < all->count; i++) {
+        total += all->list[i].table.count;
+        for (int k = 0; k < all->list[i].table.count; k++)
+            if (strncmp(all->list[i].table.list[k].type, "fuse", 4) == 0)
+                return fail(err, "unsupported", "a FUSE file system is mounted at %.200s; unmount it", all->list[i].table.list[k].point);
+    }
+    if (total > MAX_NESTED_MOUNTS)
+        return fail(err, "limit", "the nested mount namespaces hold %d mounts, more than %d; end some programs", total, MAX_NESTED_MOUNTS);
+    return 0;
+}
+
 /* ---- file systems ---- */
 
 static struct own_system *find_system(struct mounts *all, uint64_t device)
@@ -133,7 +148,7 @@ static int reach_mount(void *context, struct error *err)
 {
     const struct mount *mount = ((struct reach *)context)->mount;
     struct statx st;
-    AUTO_CLOSE int place = open(mount->point, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    AUTO_CLOSE int place = mount_open_point(mount->point);
     if (place < 0 || statx(place, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, &st) < 0 || (int)st.stx_mnt_id != mount->id)
         return -1;
     return mount_copy(mount->point, err);
@@ -242,7 +257,7 @@ int mounts_read(struct world *world, struct error *err)
     if (!nested)
         return 0;
     struct mounts *all = world->mounts = must_alloc(sizeof *all);
-    if (read_worlds(world, all, err) < 0)
+    if (read_worlds(world, all, err) < 0 || check_worlds(all, err) < 0)
         return -1;
     for (int i = 1; i < all->count; i++) {
         struct mount_world *mounts = &all->list[i];
