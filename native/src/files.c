@@ -297,6 +297,11 @@ static int make_unnamed(int root, const struct ghost *ghost, int number, struct 
     AUTO_CLOSE int directory = open_in(root, dirname(copy), O_PATH | O_DIRECTORY, 0);
     if (directory < 0)
         directory = open_in(root, "/", O_PATH | O_DIRECTORY, 0);
+    if (ghost->linkable) {
+        int unnamed = openat(directory, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+        if (unnamed >= 0)
+            return unnamed;
+    }
     const char *name = basename(base_copy);
     bool is_directory = S_ISDIR(ghost->st.st_mode);
     int fd = make_file(directory, name, is_directory);
@@ -335,7 +340,7 @@ int files_make_ghosts(struct world *world, struct branch *branch, struct error *
         /* A program whose file is open for writing anywhere cannot be a process's executable. */
         char path[64];
         snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-        int handle = open(path, O_PATH | O_CLOEXEC);
+        int handle = ghost->linkable ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : open(path, O_PATH | O_CLOEXEC);
         if (handle < 0)
             return fail_errno(err, "cannot open the unlinked file %s in the branch", ghost->path);
         branch_give(branch, aux_slot(world, ghost->aux), handle);

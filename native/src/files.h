@@ -12,6 +12,7 @@ struct ghost {
     char *path;                 /* where it was */
     int source;                 /* readable */
     bool shares_offset;         /* source is a duplicate of the workspace's own descriptor: it must not be moved */
+    bool linkable;              /* made by O_TMPFILE: may be given a name */
     struct stat st;
     int aux;
 };

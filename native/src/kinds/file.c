@@ -1,4 +1,5 @@
 /* Regular files, directories and O_PATH descriptors; memfds and /dev/shm files are opened again through their shared object. */
+#include "handle.h"
 #include "../files.h"
 #include "../mounts.h"
 #include "../descriptors.h"
@@ -21,8 +22,12 @@
 struct file_data {
     struct shared_object *object;
     struct ghost *ghost;
+    bool itself;                /* takes over the descriptor by which the ghost was made */
+    char *name;                 /* another one, if the file has lost that by which it was opened */
     const struct mount_world *mounts;   /* where its path leads to it; NULL = the workspace's own mounts */
     bool late;                  /* lies in /proc: can be opened only when the processes exist */
+    bool of_dead;               /* in the /proc directory of a process that has ended */
+    uint64_t write_hint;        /* F_SET_RW_HINT; 0 = none */
 };
 
 static bool match(const struct description *description)
@@ -36,6 +41,24 @@ static bool match(const struct description *description)
     return S_ISREG(mode) || S_ISDIR(mode) || S_ISLNK(mode) || (description->flags & O_PATH);
 }
 
+/* "/proc/41/stat", and nobody is 41 any more. */
+static bool is_of_dead(const struct world *world, const char *link)
+{
+    int pid, length = 0;
+    return sscanf(link, "/proc/%d/%n", &pid, &length) == 1 && length && !process_by_ns_pid(world, pid);
+}
+
+/* A short-lived process opens its own. */
+static void emit_of_dead(struct plan *plan, const struct description *description, const char *what)
+{
+    struct batch *batch = plan_fresh_creator(plan, STAGE_MAKE, 0, 0, 0);
+    const char *rest = strchr(description->link + strlen("/proc/"), '/');
+    AUTO_FREE char *path = must_alloc(strlen(rest) + sizeof "/proc/self");
+    sprintf(path, "/proc/self%s", rest);
+    EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, plan_string(plan, path), (uint64_t)(description->flags & OPEN_FLAGS) | O_CLOEXEC);
+    emit_to_slot(batch, description, what);
+}
+
 static int capture(struct world *world, struct description *description, struct error *err)
 {
     struct file_data *data = description->data = must_alloc(sizeof *data);
@@ -46,17 +69,72 @@ static int capture(struct world *world, struct description *description, struct 
         return 0;
     struct statfs fs;
     if (fstatfs(description->local, &fs) == 0 && fs.f_type == PROC_MAGIC) {
-        data->late = true;
+        data->of_dead = is_of_dead(world, description->link);
+        data->late = !data->of_dead;
         return 0;
     }
+    if (S_ISREG(description->st.st_mode) && (description->flags & O_ACCMODE) != O_RDONLY
+        && fcntl(description->local, F_GET_RW_HINT, &data->write_hint) < 0)
+        data->write_hint = 0;
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", description->local);
     data->mounts = mounts_of_file(world, description->local);
     if (files_path_leads_to(world, data->mounts, description->link, description->st.st_ino, path))
         return 0;
+    data->name = S_ISREG(description->st.st_mode) && description->st.st_nlink > 0
+        ? handle_find_name(world, description->local, description->st.st_ino) : NULL;
+    if (data->name) {
+        data->mounts = NULL;
+        return 0;
+    }
     uint64_t device = (uint64_t)major(description->st.st_dev) << 32 | minor(description->st.st_dev);
     data->ghost = files_ghost(world, description->link, device, description->st.st_ino, path, description_label(description), err);
-    return data->ghost ? 0 : -1;
+    if (!data->ghost)
+        return -1;
+    if ((description->flags & O_TMPFILE) == O_TMPFILE) {
+        data->itself = !data->ghost->linkable && (description->flags & O_ACCMODE) == O_RDWR;
+        data->ghost->linkable = true;
+    }
+    return 0;
+}
+
+/* The descriptor in the branch's table of what has no name, or -1. */
+static int64_t nameless_at(const struct world *world, const struct file_data *data)
+{
+    if (data->ghost)
+        return (int64_t)aux_slot(world, data->ghost->aux);
+    if (data->object && !(data->object->kind == SHARED_SHM_FILE && data->object->linked))
+        return (int64_t)aux_slot(world, data->object->aux);
+    return -1;
+}
+
+static void emit_open(struct batch *batch, const struct description *description, const char *what)
+{
+    const struct file_data *data = description->data;
+    char path[64];
+    const char *name = data->name ? data->name : description->link;
+    int flags = (description->flags & OPEN_FLAGS) | (S_ISDIR(description->st.st_mode) ? O_DIRECTORY : 0);
+    int64_t nameless = nameless_at(batch->plan->world, data);
+    const struct mount_world *mounts = nameless >= 0 || data->object ? NULL : data->mounts;
+    if (nameless >= 0) {
+        snprintf(path, sizeof path, "/proc/self/fd/%ld", (long)nameless);
+        name = path;
+        flags &= ~O_NOFOLLOW;
+    }
+    mounts_enter(batch, mounts);
+    EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, plan_string(batch->plan, name), (uint64_t)(flags | O_CLOEXEC));
+    emit_to_slot(batch, description, what);
+    mounts_leave(batch, mounts);
+}
+
+/* The open file that O_TMPFILE made: only its flags tell that it may be given a name, should the branch be forked. */
+static void emit_itself(struct batch *batch, const struct description *description, const char *what)
+{
+    const struct file_data *data = description->data;
+    uint64_t slot = SLOT(batch->plan, description);
+    EMIT(batch, what, SYS_dup3, aux_slot(batch->plan->world, data->ghost->aux), slot, O_CLOEXEC);
+    EMIT(batch, what, SYS_fcntl, slot, F_SETFL, (uint64_t)(description->flags & OPEN_FLAGS));
+    EMIT(batch, what, SYS_lseek, slot, 0, SEEK_SET);
 }
 
 static int emit(struct plan *plan, const struct description *description, enum stage stage, struct error *err)
@@ -65,26 +143,21 @@ static int emit(struct plan *plan, const struct description *description, enum s
     if (stage != STAGE_MAKE)
         return 0;
     const struct file_data *data = description->data;
-    struct batch *batch = data->late ? plan_late(plan) : &plan->common[STAGE_MAKE];
-    char path[64];
-    const char *name = description->link;
-    int flags = description->flags & OPEN_FLAGS;
-    if (data->ghost || (data->object && !(data->object->kind == SHARED_SHM_FILE && data->object->linked))) {
-        snprintf(path, sizeof path, "/proc/self/fd/%lu",
-                 (unsigned long)aux_slot(plan->world, data->ghost ? data->ghost->aux : data->object->aux));
-        name = path;
-        flags &= ~O_NOFOLLOW;
-    }
-    if (S_ISDIR(description->st.st_mode))
-        flags |= O_DIRECTORY;
     const char *what = description_label(description);
-    const struct mount_world *mounts = data->ghost || data->object ? NULL : data->mounts;
-    mounts_enter(batch, mounts);
-    EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, plan_string(plan, name), (uint64_t)(flags | O_CLOEXEC));
-    emit_to_slot(batch, description, what);
-    mounts_leave(batch, mounts);
+    if (data->of_dead) {
+        emit_of_dead(plan, description, what);
+        return 0;
+    }
+    struct batch *batch = data->late ? plan_late(plan) : &plan->common[STAGE_MAKE];
+    if (data->itself)
+        emit_itself(batch, description, what);
+    else
+        emit_open(batch, description, what);
     if (description->offset > 0)
         EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_lseek, SLOT(plan, description), (uint64_t)description->offset, SEEK_SET);
+    if (data->write_hint)
+        EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_fcntl, SLOT(plan, description), F_SET_RW_HINT,
+                   plan_data(plan, &data->write_hint, sizeof data->write_hint));
     if (!(description->flags & O_PATH) && (description->owner_pid || description->owner_signal || (description->flags & O_ASYNC)))
         emit_status_flags(batch, description, what);
     return 0;

@@ -128,6 +128,23 @@ static void read_credentials(const struct world *world, struct unix_socket *sock
         socket->unresolved_pid = host;
 }
 
+static void read_groups(struct unix_socket *socket)
+{
+    gid_t few[64];
+    socklen_t size = sizeof few;
+    int fd = socket->description->local;
+    struct unix_groups *groups = &socket->peer_groups;
+    int result = getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, few, &size);
+    if (result < 0 && errno != ERANGE)
+        return;                 /* no peer was ever recorded */
+    groups->list = must_alloc(size ? size : 1);
+    if (result == 0)
+        memcpy(groups->list, few, size);
+    else if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups->list, &size) < 0)
+        return;
+    groups->count = (int)(size / sizeof(gid_t));
+}
+
 /* description_label reads /proc each time; with thousands of sockets that adds up, and they come holder by holder. */
 static char *label_of(const struct description *description)
 {
@@ -162,6 +179,7 @@ static int unix_capture(struct world *world, struct description *description, st
     if (socket->diag.has_peer)
         read_name(description->local, getpeername, &socket->peer_name);
     read_credentials(world, socket);
+    read_groups(socket);
     if (socket_options_read(&socket->options, description, names, AF_UNIX, socket->type, 0, err) < 0)
         return -1;
     if (unix_is_path(&socket->name))

@@ -13,6 +13,13 @@ static struct batch *batch_for(struct plan *plan, enum stage stage, const struct
     return plan_creator(plan, stage, credentials->pid, credentials->uid, credentials->gid);
 }
 
+/* The kernel records the groups, too, of who calls listen, connect or socketpair. Whatever runs the batch sets its own when it becomes a process. */
+static void emit_groups(struct batch *batch, const struct unix_groups *groups, const char *what)
+{
+    uint64_t list = groups->count ? plan_data(batch->plan, groups->list, (size_t)groups->count * sizeof *groups->list) : 0;
+    EMIT(batch, what, SYS_setgroups, (uint64_t)groups->count, list);
+}
+
 static void cell_to_slot(struct batch *batch, uint64_t cell, uint64_t slot, const char *what)
 {
     EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_dup3, cell, slot, 0);
@@ -55,6 +62,7 @@ static void emit_listener(struct plan *plan, const struct unix_listener *listene
     uint64_t backlog = listener->socket ? listener->socket->diag.limit : 1;
     unix_emit_socket(batch, listener->net, listener->type, slot, listener->label);
     unix_place_bind(batch, listener->place, listener->name, slot, listener->label);
+    emit_groups(batch, &listener->groups, listener->label);
     EMIT(batch, listener->label, SYS_listen, slot, backlog);
     if (listener->socket)
         unix_emit_settings(batch, listener->socket);
@@ -93,6 +101,7 @@ static void emit_without_peer(struct plan *plan, const struct unix_socket *socke
 {
     struct batch *batch = batch_for(plan, STAGE_MAKE, &socket->peer_credentials);
     uint64_t stand_in = aux_slot(plan->world, socket->aux);
+    emit_groups(batch, &socket->peer_groups, socket->label);
     emit_pair(batch, socket->net, SOCK_DGRAM, SLOT(plan, socket->description), stand_in, socket->label);
     unix_emit_bind(batch, socket);
     if (unix_is_named(&socket->peer_name) && !unix_is_path(&socket->peer_name))
@@ -155,6 +164,7 @@ static void emit_connection(struct plan *plan, const struct unix_connection *con
 {
     const struct unix_socket *either = connection->connector ? connection->connector : connection->acceptor;
     struct batch *batch = batch_for(plan, STAGE_CONNECT, &connection->credentials);
+    emit_groups(batch, &connection->groups, connection->label);
     if (connection->listener)
         emit_accepted(plan, connection);
     else
@@ -221,6 +231,10 @@ static void emit_pending(struct plan *plan, struct unix_table *table)
         const struct process *holder = description->holder;
         struct ucred credentials = { holder ? holder->ns_pid : 0, description->st.st_uid, description->st.st_gid };
         struct batch *batch = last_batch_for(plan, STAGE_CONNECT, &credentials);
+        if (holder) {
+            const struct credentials *its = &holder->threads[0].credentials;
+            emit_groups(batch, &(struct unix_groups){ .list = its->groups, .count = its->group_count }, connection->label);
+        }
         emit_connector(batch, connection);
         unix_emit_settings(batch, connection->connector);
     }

@@ -52,7 +52,8 @@ static void emit_message(struct batch *batch, const struct unix_message *message
     header.msg_iov = (void *)plan_data(plan, &io, sizeof io);
     header.msg_control = used ? (void *)plan_data(plan, control, used) : NULL;
     header.msg_controllen = used;
-    EMIT(batch, what, SYS_sendmsg, from, plan_data(plan, &header, sizeof header), MSG_DONTWAIT | MSG_NOSIGNAL);
+    uint64_t flags = MSG_DONTWAIT | MSG_NOSIGNAL | (message->urgent ? MSG_OOB : 0);
+    EMIT(batch, what, SYS_sendmsg, from, plan_data(plan, &header, sizeof header), flags);
 }
 
 static void set_send_buffer(struct batch *batch, uint64_t fd, int size, const char *what)

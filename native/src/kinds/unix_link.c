@@ -59,7 +59,7 @@ static void add_listeners(struct unix_table *table)
             continue;
         struct unix_listener *listener = must_alloc(sizeof *listener);
         *listener = (struct unix_listener){ .socket = socket, .name = &socket->name, .place = socket->place, .type = socket->type, .net = socket->net,
-                                            .credentials = socket->peer_credentials, .label = socket->label, .aux = -1 };
+                                            .credentials = socket->peer_credentials, .groups = socket->peer_groups, .label = socket->label, .aux = -1 };
         socket->listener = listener;
         /* Of two with one path name the one whose file is still there is meant. */
         struct unix_listener *known = find_listener(table, socket->type, &socket->name, socket->net);
@@ -70,10 +70,11 @@ static void add_listeners(struct unix_table *table)
 
 /* A stand-in for a listener that is gone, so that the accepted end gets its name. */
 static struct unix_listener *temporary_listener(struct world *world, struct unix_table *table, const struct unix_socket *like,
-                                                const struct unix_name *name, const struct ucred *credentials)
+                                                const struct unix_name *name, const struct unix_socket *sees)
 {
     struct unix_listener *listener = must_alloc(sizeof *listener);
-    *listener = (struct unix_listener){ .name = name, .type = like->type, .net = like->net, .credentials = *credentials, .label = like->label,
+    *listener = (struct unix_listener){ .name = name, .type = like->type, .net = like->net, .credentials = sees->peer_credentials, .groups = sees->peer_groups,
+                                        .label = like->label,
                                         .aux = files_new_aux(world) };
     if (unix_is_path(name))
         listener->place = unix_place_temporary(world, name, 1000000 + table->temporary_count);
@@ -114,11 +115,12 @@ static void join(struct world *world, struct unix_table *table, struct unix_sock
     /* The connecting end sees who called listen, the accepted end who called connect; after socketpair both see its caller. */
     const struct unix_socket *seen_by = connection->acceptor ? connection->acceptor : socket;
     connection->credentials = seen_by->peer_credentials;
+    connection->groups = seen_by->peer_groups;
     if (unix_is_named(listening)) {
         connection->listener = find_listener(table, socket->type, listening, socket->net);
         const struct unix_socket *sees_listener = connection->connector ? connection->connector : socket;
         if (!connection->listener)
-            connection->listener = temporary_listener(world, table, socket, listening, &sees_listener->peer_credentials);
+            connection->listener = temporary_listener(world, table, socket, listening, sees_listener);
     }
     if (!peer)
         connection->aux = files_new_aux(world);

@@ -6,9 +6,11 @@
 #include "../descriptors.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -103,6 +105,26 @@ static int add_message(struct world *world, struct unix_socket *socket, const ch
     return 0;
 }
 
+/* Split message `index` in front of its byte number `at`, and behind it. */
+static void cut_urgent(struct unix_socket *socket, int index, size_t at)
+{
+    struct unix_message whole = socket->messages[index], urgent = { .data = whole.data + at, .size = 1, .urgent = true }, rest = urgent;
+    rest = (struct unix_message){ .data = whole.data + at + 1, .size = whole.size - at - 1 };
+    urgent.has_credentials = rest.has_credentials = whole.has_credentials;
+    urgent.credentials = rest.credentials = whole.credentials;
+    if (at == 0) {
+        urgent.descriptors = whole.descriptors;
+        urgent.descriptor_count = whole.descriptor_count;
+    }
+    socket->messages = must_grow(socket->messages, (size_t)(socket->message_count + 2) * sizeof whole);
+    struct unix_message *place = &socket->messages[index];
+    memmove(place + 3, place + 1, (size_t)(socket->message_count - index - 1) * sizeof whole);
+    place[0].size = at;
+    place[1] = urgent;
+    place[2] = rest;
+    socket->message_count += 2;
+}
+
 static int check_complete(const struct unix_socket *socket, const struct peeked *peeked, struct error *err)
 {
     if (!(peeked->flags & MSG_CTRUNC))
@@ -187,9 +209,35 @@ static int read_packets(struct world *world, struct unix_socket *socket, struct 
     return fail(err, "limit", "%s has more than %u MiB unread", socket->label, MAX_QUEUE >> 20);
 }
 
+/*
+ * An urgent byte (MSG_OOB) was peeked at like the others: it is the one behind those that a read returns at once, since a read stops in front of it. Its
+ * piece is cut out, so that it can be sent as urgent again.
+ */
+static void mark_urgent(struct unix_socket *socket)
+{
+    int at_mark = 0;
+    size_t before = 0;
+    char byte;
+    if (recv(socket->description->local, &byte, 1, MSG_PEEK | MSG_OOB | MSG_DONTWAIT) != 1)
+        return;                 /* read already: the mark alone is left */
+    if (ioctl(socket->description->local, SIOCATMARK, &at_mark) == 0 && !at_mark) {
+        AUTO_FREE char *buffer = must_alloc(socket->diag.unread);
+        ssize_t got = recv(socket->description->local, buffer, socket->diag.unread, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        before = got > 0 ? (size_t)got : 0;
+    }
+    for (int i = 0; i < socket->message_count; i++) {
+        const struct unix_message *message = &socket->messages[i];
+        if (before < message->size) {
+            cut_urgent(socket, i, before);
+            return;
+        }
+        before -= message->size;
+    }
+}
+
 int unix_queue_read(struct world *world, struct unix_socket *socket, struct error *err)
 {
-    struct pollfd state = { socket->description->local, POLLIN, 0 };
+    struct pollfd state = { socket->description->local, POLLIN | POLLPRI, 0 };
     if (poll(&state, 1, 0) < 0)
         return fail_errno(err, "%s: cannot poll it", socket->label);
     socket->has_error = state.revents & POLLERR;
@@ -202,6 +250,8 @@ int unix_queue_read(struct world *world, struct unix_socket *socket, struct erro
     if (set_offset(socket, 0, err) < 0)
         return -1;
     int status = stream ? read_stream(world, socket, err) : read_packets(world, socket, err);
+    if (status == 0 && stream && (state.revents & POLLPRI) && set_offset(socket, 0, err) == 0)
+        mark_urgent(socket);
     if (set_offset(socket, before, err) < 0)
         return -1;
     return status;

@@ -25,9 +25,16 @@ struct unix_name {
     char address[NAME_MAXIMUM];
 };
 
+/* Supplementary groups of the peer (SO_PEERGROUPS); message buses decide by them. */
+struct unix_groups {
+    gid_t *list;
+    int count;
+};
+
 struct unix_message {
     char *data;
     size_t size;
+    bool urgent;                /* MSG_OOB; one byte */
     struct description **descriptors;
     int descriptor_count;
     bool has_credentials;
@@ -59,6 +66,7 @@ struct unix_socket {
     bool listening, has_error;
     struct unix_name name, peer_name;
     struct ucred peer_credentials;      /* pid in the workspace's numbering, 0 = unknown */
+    struct unix_groups peer_groups;
     int unresolved_pid;         /* the host's, of a process that is not in the world */
     struct socket_options options;
     const struct namespace *net;        /* NULL = the workspace's own */
@@ -81,6 +89,7 @@ struct unix_listener {
     int type;
     const struct namespace *net;
     struct ucred credentials;   /* of who calls listen */
+    struct unix_groups groups;
     const char *label;
     int aux;
 };
@@ -89,6 +98,7 @@ struct unix_connection {
     struct unix_socket *connector, *acceptor;   /* NULL = closed, or outside the workspace */
     struct unix_listener *listener;             /* NULL = both ends come from socketpair */
     struct ucred credentials;   /* of who calls connect or socketpair */
+    struct unix_groups groups;
     bool pending;               /* not accepted yet */
     int aux;                    /* slot of the absent end */
     const char *label;
