@@ -1,5 +1,6 @@
 #include "inet.h"
 #include "kinds.h"
+#include "socket_text.h"
 #include "../descriptors.h"
 #include "../namespace_plan.h"
 
@@ -15,10 +16,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
-
-#ifndef SO_NETNS_COOKIE
-#define SO_NETNS_COOKIE 71
-#endif
 
 static bool is_inet(int domain) { return domain == AF_INET || domain == AF_INET6; }
 
@@ -94,11 +91,11 @@ static int read_addresses(struct inet_socket *socket, struct error *err)
     socket->local_size = sizeof socket->local;
     if (getsockname(fd, &socket->local.any, &socket->local_size) < 0)
         return fail_errno(err, "%s: cannot read its address", socket->label);
-    socket->peer_size = sizeof socket->peer;
-    if (getpeername(fd, &socket->peer.any, &socket->peer_size) < 0)
+    socket->peer_size = socket->local_size;     /* a larger room is refused */
+    /* Unlike getpeername this also tells where a stream is connecting to, and where a dead one was connected to. */
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERNAME, &socket->peer, &socket->peer_size) < 0)
         socket->peer_size = 0;
-    socklen_t size = sizeof socket->namespace;
-    getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, &socket->namespace, &size);
+    socket->namespace = socket_namespace(fd);
     return 0;
 }
 
@@ -111,11 +108,13 @@ static void add_stream(struct world *world, struct inet_socket *socket)
     table->streams[table->count++] = socket;
 }
 
-static int read_datagram_socket(struct inet_socket *socket, struct error *err)
+static int read_datagram_socket(struct world *world, struct inet_socket *socket, struct error *err)
 {
     if (multicast_read(socket, err) < 0)
         return -1;
     raw_peer_read(socket);
+    if (socket->type == SOCK_DGRAM && inet_diag_shutdown(world, socket, err) < 0)
+        return -1;
     return socket->type == SOCK_DGRAM && (socket->protocol == IPPROTO_UDP || socket->protocol == IPPROTO_UDPLITE) ? udp_queue_read(socket, err) : 0;
 }
 
@@ -139,7 +138,7 @@ static int capture(struct world *world, struct description *description, struct 
     }
     if (inet_options_read(socket, err) < 0)
         return -1;
-    return socket->stream ? 0 : read_datagram_socket(socket, err);
+    return socket->stream ? 0 : read_datagram_socket(world, socket, err);
 }
 
 /* ---- emit ---- */
@@ -272,6 +271,8 @@ static void emit_datagram_socket(struct plan *plan, const struct inet_socket *so
     if (socket->peer_size)  /* a peer without a route cannot be connected to again; sending to it failed in the source as well */
         EMIT_FLAGS(batch, socket->label, OP_MAY_FAIL, SYS_connect, slot, plan_data(plan, &socket->peer, socket->peer_size), socket->peer_size);
     multicast_emit(batch, socket, slot);
+    if (socket->shut_down)  /* says ENOTCONN, but does it */
+        EMIT_FLAGS(batch, socket->label, OP_MAY_FAIL, SYS_shutdown, slot, (uint64_t)socket->shut_down - 1);
     if (socket->type != SOCK_RAW)
         inet_options_emit_last(batch, socket, slot);
     emit_status_flags(batch, description, socket->label);

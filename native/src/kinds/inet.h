@@ -79,8 +79,8 @@ struct stream {
     char *undelivered;          /* written, not with the peer yet */
     size_t undelivered_size;
     struct inet_socket *mate;
-    union inet_address connecting_to;
-    socklen_t connecting_size;
+    bool shares_port;           /* with another unconnected stream: at least one of them may have lost the option that allowed it */
+    bool real_names;            /* ROLE_ENDED: its own addresses can be used again */
     int aux;                    /* slot of a stand-in for the peer, or -1 */
 };
 
@@ -106,14 +106,14 @@ struct inet_socket {
     uint64_t namespace;         /* cookie of its network namespace */
     const struct namespace *net;    /* NULL = the workspace's own */
     union inet_address local, peer;
-    socklen_t local_size, peer_size;    /* peer_size 0 = not connected */
+    socklen_t local_size, peer_size;    /* peer_size 0 = not connected; of a stream also the one it was connected to, or is connecting to */
     struct socket_options options;
     struct stream *stream;
     struct datagram *datagrams;
     int datagram_count;
     struct membership *memberships;
     int membership_count;
-    bool corked;
+    int shut_down;              /* UDP: SHUT_RD + 1, SHUT_WR + 1, or both */
 };
 
 struct inet_table {
@@ -151,8 +151,8 @@ struct inet_found {
 };
 /* The other end of a connection, if it is in the same network namespace. */
 int inet_diag_mirror(struct world *world, const struct inet_socket *socket, struct inet_found *found, struct error *err);
-/* Where a socket in SYN_SENT connects to. */
-int inet_diag_destination(struct world *world, struct inet_socket *socket, struct error *err);
+/* Which directions of a UDP socket were shut down: 1 = receiving, 2 = sending. */
+int inet_diag_shutdown(struct world *world, struct inet_socket *socket, struct error *err);
 
 /* ---- streams ---- */
 int stream_read(struct inet_socket *socket, struct error *err);
@@ -162,6 +162,8 @@ bool stream_sent_end(const struct stream *stream);
 bool stream_received_end(const struct stream *stream);
 /* Count again what was written and received. */
 int stream_count(struct inet_socket *socket, struct error *err);
+/* Count bytes of queues; fails with "limit" when they are too many for a fork. */
+int inet_account(const struct inet_socket *socket, size_t size, struct error *err);
 /* Read the bytes that wait in a socket's queue; they stay there. */
 int stream_read_unread(struct inet_socket *socket, struct error *err);
 /* What goes from one end of a pair to the other. Returns 1; 0 if it cannot be told exactly. */

@@ -8,7 +8,9 @@
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
+#include <linux/rtnetlink.h>
 #include <linux/sockios.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -86,35 +88,42 @@ int inet_diag_mirror(struct world *world, const struct inet_socket *socket, stru
     return 0;
 }
 
-static void take_destination(struct inet_socket *socket, const struct inet_diag_msg *message)
+/* ---- shutdown of datagram sockets ---- */
+
+struct shutdown_entry {
+    uint32_t inode;
+    uint8_t directions;
+};
+
+/* Those of one family and protocol in the network namespace asked last. Without udp_diag there are none. */
+struct shutdowns {
+    bool known;
+    uint64_t namespace;
+    int domain, protocol;
+    struct shutdown_entry *list;
+    int count;
+};
+
+static void add_shutdown(struct shutdowns *all, const struct nlmsghdr *header)
 {
-    struct stream *stream = socket->stream;
-    stream->connecting_to.any.sa_family = (sa_family_t)socket->domain;
-    stream->connecting_to.v4.sin_port = message->id.idiag_dport;
-    if (socket->domain == AF_INET) {
-        stream->connecting_to.v4.sin_addr.s_addr = message->id.idiag_dst[0];
-        stream->connecting_size = sizeof stream->connecting_to.v4;
-        return;
+    const struct inet_diag_msg *message = NLMSG_DATA(header);
+    const struct rtattr *attribute = (const struct rtattr *)(message + 1);
+    size_t left = header->nlmsg_len - NLMSG_LENGTH(sizeof *message);
+    for (; RTA_OK(attribute, left); attribute = RTA_NEXT(attribute, left)) {
+        uint8_t directions = *(const uint8_t *)RTA_DATA(attribute);
+        if (attribute->rta_type != INET_DIAG_SHUTDOWN || directions == 0)
+            continue;
+        if ((all->count & (all->count - 1)) == 0)
+            all->list = must_grow(all->list, (size_t)(all->count * 2 + 1) * sizeof *all->list);
+        all->list[all->count++] = (struct shutdown_entry){ message->idiag_inode, directions };
     }
-    struct in6_addr *address = &stream->connecting_to.v6.sin6_addr;
-    if (message->idiag_family == AF_INET) {     /* the socket speaks IPv4 under an IPv6 address */
-        address->s6_addr[10] = address->s6_addr[11] = 0xff;
-        memcpy(address->s6_addr + 12, message->id.idiag_dst, 4);
-    } else {
-        memcpy(address, message->id.idiag_dst, sizeof *address);
-    }
-    stream->connecting_to.v6.sin6_scope_id = IN6_IS_ADDR_LINKLOCAL(address) ? message->id.idiag_if : 0;
-    stream->connecting_size = sizeof stream->connecting_to.v6;
 }
 
-int inet_diag_destination(struct world *world, struct inet_socket *socket, struct error *err)
+static int list_shutdowns(struct shutdowns *all, int fd, const struct inet_socket *socket, struct error *err)
 {
-    int fd = diag_for(world, socket, err);
-    if (fd < 0)
-        return -1;
     struct diag_request request = {
         .header = { .nlmsg_len = sizeof request, .nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP },
-        .body = { .sdiag_family = (uint8_t)socket->domain, .sdiag_protocol = IPPROTO_TCP, .idiag_states = 1u << STREAM_SYN_SENT },
+        .body = { .sdiag_family = (uint8_t)socket->domain, .sdiag_protocol = (uint8_t)socket->protocol, .idiag_states = ~0u },
     };
     if (ask(fd, &request, socket, err) < 0)
         return -1;
@@ -127,12 +136,30 @@ int inet_diag_destination(struct world *world, struct inet_socket *socket, struc
         for (const struct nlmsghdr *header = (const void *)buffer; NLMSG_OK(header, left); header = NLMSG_NEXT(header, left)) {
             if (header->nlmsg_type == NLMSG_DONE || header->nlmsg_type == NLMSG_ERROR)
                 return 0;
-            const struct inet_diag_msg *message = NLMSG_DATA(header);
-            if (message->idiag_inode == (uint32_t)socket->description->st.st_ino)
-                take_destination(socket, message);
+            add_shutdown(all, header);
         }
     }
 }
+
+int inet_diag_shutdown(struct world *world, struct inet_socket *socket, struct error *err)
+{
+    static struct shutdowns all;
+    if (!all.known || all.namespace != socket->namespace || all.domain != socket->domain || all.protocol != socket->protocol) {
+        int fd = diag_for(world, socket, err);
+        if (fd < 0)
+            return -1;
+        free(all.list);
+        all = (struct shutdowns){ .known = true, .namespace = socket->namespace, .domain = socket->domain, .protocol = socket->protocol };
+        if (list_shutdowns(&all, fd, socket, err) < 0)
+            return -1;
+    }
+    for (int i = 0; i < all.count; i++)
+        if (all.list[i].inode == (uint32_t)socket->description->st.st_ino)
+            socket->shut_down = all.list[i].directions;
+    return 0;
+}
+
+/* ---- listeners ---- */
 
 static int count_waiting(const char *buffer, size_t left, bool *done)
 {

@@ -5,9 +5,9 @@
 #include "../descriptors.h"
 #include "../namespace_plan.h"
 #include "../plan.h"
-#include "../proc.h"
 #include "kinds.h"
 #include "inet.h"
+#include "socket_text.h"
 
 #include <errno.h>
 #include <linux/netlink.h>
@@ -19,7 +19,6 @@
 
 #define MAX_GROUPS 4096
 #define SOL_NETLINK_LEVEL 270
-#define TEXT_LIMIT (4u << 20)
 /* An acknowledgement takes 768 bytes of a receive buffer, which has at least 2304: this many overflow it. */
 #define OVERFLOWING 6
 
@@ -54,19 +53,12 @@ static int check(struct world *world, const struct description *description, str
 
 /* ---- capture ---- */
 
-/* The line of a socket in /proc/PID/net/netlink: sk Eth Pid Groups Rmem Wmem Dump Locks Drops Inode. */
+/* A line of /proc/PID/net/netlink: sk Eth Pid Groups Rmem Wmem Dump Locks Drops Inode. */
 static bool has_missed(const struct description *description)
 {
-    struct error err = { 0 };
-    if (!description->holder)
-        return false;
-    AUTO_FREE char *text = proc_read(&err, TEXT_LIMIT, NULL, "/proc/%d/net/netlink", description->holder->pid);
-    for (const char *line = text ? strchr(text, '\n') : NULL; line && line[1]; line = strchr(line + 1, '\n')) {
-        unsigned unread, dump, inode;
-        if (sscanf(line + 1, "%*s %*d %*u %*x %u %*u %u %*u %*u %u", &unread, &dump, &inode) == 3 && inode == (unsigned)description->st.st_ino)
-            return unread || dump;
-    }
-    return false;
+    const char *line = socket_text_line("netlink", socket_namespace(description->local), description);
+    unsigned unread, dump;
+    return line && sscanf(line, "%*s %*d %*u %*x %u %*u %u", &unread, &dump) == 2 && (unread || dump);
 }
 
 static int capture(struct world *world, struct description *description, struct error *err)

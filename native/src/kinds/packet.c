@@ -22,6 +22,7 @@
 
 #define RECEIVE_SIZE 32768
 #define MAX_MEMBERSHIPS 256
+#define MAX_SOCKETS 512         /* looked at, in preflight and capture together: each look lists all of them */
 
 struct packet_facts {
     bool ring;
@@ -118,6 +119,10 @@ static int read_facts(const struct description *description, struct packet_facts
 
 static int examine(const struct description *description, struct packet_facts *facts, struct error *err)
 {
+    static int looks;
+    if (++looks > MAX_SOCKETS)
+        return fail(err, "limit", "%s is one of more than %d packet sockets; end programs that capture packets", description_label(description),
+                    MAX_SOCKETS / 2);
     int type = socket_number(description->local, SO_TYPE);
     if (type != SOCK_RAW && type != SOCK_DGRAM)
         return fail(err, "unsupported", "%s is of the obsolete type %d, which cannot be forked; end the program that uses it",

@@ -120,14 +120,14 @@ void stream_emit_alone(struct plan *plan, const struct inet_socket *socket)
     struct batch *batch = &plan->common[STAGE_CONNECT];
     const struct stream *stream = socket->stream;
     uint64_t slot = SLOT(plan, socket->description), stand_in = aux_slot(plan->world, stream->aux);
-    bool widowed = stream->role == ROLE_WIDOWED;
-    if (!widowed && stream->end == END_REFUSED) {
+    bool own_names = stream->role == ROLE_WIDOWED || stream->real_names;
+    if (stream->role == ROLE_ENDED && stream->end == END_REFUSED) {
         emit_refused(batch, socket, slot, stand_in);
     } else {
-        /* A dead connection has no peer any more; its bytes come from a stand-in that may have any address. */
+        /* Where the real addresses are not to be had, the stand-in has any. */
         union inet_address loopback;
         inet_loopback(socket, &loopback);
-        emit_ends(batch, socket, slot, stand_in, widowed ? &socket->local : &loopback, widowed ? &socket->peer : &loopback);
+        emit_ends(batch, socket, slot, stand_in, own_names ? &socket->local : &loopback, own_names ? &socket->peer : &loopback);
         emit_end(batch, socket, slot, stand_in);
     }
     if (stream->state == STREAM_CLOSE && !stream->error_pending)

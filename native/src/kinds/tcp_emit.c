@@ -171,11 +171,27 @@ static void emit_pair_shutdown(struct plan *plan, const struct inet_socket *sock
     uint64_t slot = SLOT(plan, socket->description);
     if (stream_sent_end(stream))
         EMIT(batch, socket->label, SYS_shutdown, slot, SHUT_WR);
-    if (stream->read_shut && !stream_received_end(stream))
+    if (stream->read_shut && !stream_received_end(stream) && stream->state != STREAM_CLOSE)
         EMIT_FLAGS(batch, socket->label, OP_MAY_FAIL, SYS_shutdown, slot, SHUT_RD);
 }
 
 /* ---- the others ---- */
+
+/* Every way of sharing a port is open until all who do are bound. */
+static void emit_sharing(struct batch *batch, const struct inet_socket *socket, uint64_t slot, bool as_it_was)
+{
+    static const int names[] = { SO_REUSEADDR, SO_REUSEPORT };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        int value = !as_it_was || socket_options_find(&socket->options, SOL_SOCKET, names[i]);
+        socket_option_emit(batch, slot, SOL_SOCKET, names[i], &value, sizeof value, socket->label);
+    }
+}
+
+static void emit_no_more_sharing(struct plan *plan, const struct inet_socket *socket)
+{
+    if (socket->stream->shares_port)
+        emit_sharing(&plan->common[STAGE_MAKE], socket, SLOT(plan, socket->description), true);
+}
 
 static void emit_unconnected(struct plan *plan, const struct inet_socket *socket)
 {
@@ -185,6 +201,8 @@ static void emit_unconnected(struct plan *plan, const struct inet_socket *socket
     inet_options_emit_buffers(batch, socket, slot);
     inet_options_emit_device(batch, socket, slot);
     inet_options_emit_first(batch, socket, slot);
+    if (socket->stream->shares_port)
+        emit_sharing(batch, socket, slot, false);
     if (inet_has_port(&socket->local))
         inet_emit_bind(batch, socket, slot, &socket->local);
     if (is_listener(socket))
@@ -200,7 +218,6 @@ static void emit_connect_anew(struct plan *plan, const struct inet_socket *socke
     const struct stream *stream = socket->stream;
     uint64_t slot = SLOT(plan, socket->description);
     const char *what = socket->label;
-    bool waiting = stream->role == ROLE_WAITING;
     inet_emit_socket(batch, socket->description, socket->net, socket->domain, SOCK_STREAM, IPPROTO_TCP, slot, what);
     stream_emit_number(batch, slot, TCP_REPAIR, TCP_REPAIR_ON, what);
     inet_options_emit_buffers(batch, socket, slot);
@@ -210,9 +227,7 @@ static void emit_connect_anew(struct plan *plan, const struct inet_socket *socke
     stream_emit_repair_off(batch, socket, slot);
     inet_options_emit_reuse(batch, socket, slot);
     EMIT(batch, what, SYS_fcntl, slot, F_SETFL, O_NONBLOCK);
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_connect, slot,
-               waiting ? plan_data(plan, &socket->peer, sizeof socket->peer) : plan_data(plan, &stream->connecting_to, sizeof stream->connecting_to),
-               waiting ? socket->peer_size : stream->connecting_size);
+    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_connect, slot, plan_data(plan, &socket->peer, sizeof socket->peer), socket->peer_size);
     if (!(socket->description->flags & O_NONBLOCK))
         EMIT(batch, what, SYS_fcntl, slot, F_SETFL, 0);
     inet_options_emit_last(batch, socket, slot);
@@ -248,6 +263,7 @@ void stream_emit(struct plan *plan, struct inet_socket *socket, enum stage stage
     switch (stage) {
     case STAGE_MAKE:
         emit_stage(plan, table, ROLE_UNCONNECTED, emit_unconnected);
+        emit_stage(plan, table, ROLE_UNCONNECTED, emit_no_more_sharing);
         break;
     case STAGE_CONNECT:
         emit_stage(plan, table, ROLE_PAIR, emit_pair_end);

@@ -50,10 +50,28 @@ static bool is_connected(const struct inet_socket *socket)
     return socket->peer_size && state != STREAM_LISTEN && state != STREAM_CLOSE && state != STREAM_SYN_SENT;
 }
 
+static bool is_goodbye(const struct stream *stream)
+{
+    return stream->state == STREAM_CLOSE && stream->read_shut && !stream->error_pending && !stream->never_sent;
+}
+
+/* Or was, and has ended in good order. */
+static bool has_name(const struct inet_socket *socket)
+{
+    return socket->protocol != IPPROTO_MPTCP && socket->peer_size && (is_connected(socket) || is_goodbye(socket->stream));
+}
+
+/* Both its addresses are the same, as on the loopback: so both belong to the workspace. */
+static bool is_here(const struct inet_socket *socket)
+{
+    struct end_name own = name_of(0, &socket->local), other = name_of(0, &socket->peer);
+    return socket->peer_size && memcmp(&own.address, &other.address, sizeof own.address) == 0;
+}
+
 bool stream_sent_end(const struct stream *stream)
 {
     return stream->state == STREAM_FIN_WAIT1 || stream->state == STREAM_FIN_WAIT2 || stream->state == STREAM_CLOSING
-           || stream->state == STREAM_LAST_ACK;
+           || stream->state == STREAM_LAST_ACK || (stream->state == STREAM_CLOSE && stream->role == ROLE_PAIR);
 }
 
 bool stream_received_end(const struct stream *stream)
@@ -136,10 +154,15 @@ static void end_with(struct inet_socket *socket, enum stream_end end)
 }
 
 /* A connection that failed, was reset or has been closed by both, and not a socket that never was connected: reading must not say ENOTCONN. */
+static bool has_ended(const struct stream *stream)
+{
+    return stream->state == STREAM_CLOSE && (stream->error_pending || stream->read_shut);
+}
+
 static void judge_closed(struct inet_socket *socket)
 {
     struct stream *stream = socket->stream;
-    if (!stream->error_pending && !stream->read_shut)
+    if (!has_ended(stream))
         return;
     if (stream->never_sent)
         end_with(socket, END_REFUSED);
@@ -147,10 +170,19 @@ static void judge_closed(struct inet_socket *socket)
         end_with(socket, stream->error_pending ? END_RESET : END_CLOSED);
 }
 
-/* Outside: what the other end has said is heard to its end, what it might still say is not. */
-static void judge_outward(struct inet_socket *socket)
+/* Both ends are here, and have said goodbye: they do it again in the branch. */
+static int join_ended(struct inet_socket *socket, struct inet_socket *mate, struct error *err)
 {
-    end_with(socket, stream_received_end(socket->stream) ? END_CLOSED : END_RESET);
+    socket->stream->role = mate->stream->role = ROLE_PAIR;
+    socket->stream->mate = mate;
+    mate->stream->mate = socket;
+    return stream_read_unread(socket, err) < 0 ? -1 : stream_read_unread(mate, err);
+}
+
+/* Outside: what the other end has said is heard to its end, what it might still say is not; unless the user has asked for an end of file. */
+static void judge_outward(const struct world *world, struct inet_socket *socket)
+{
+    end_with(socket, stream_received_end(socket->stream) || world->options.tcp_close ? END_CLOSED : END_RESET);
 }
 
 static bool has_listener(const struct inet_table *table, const struct inet_socket *client)
@@ -186,44 +218,44 @@ static int judge_lonely(struct world *world, struct inet_socket *socket, struct 
         if (has_listener(world->inet_sockets, socket) && stream->written == 0)
             stream->role = ROLE_WAITING;
         else
-            judge_outward(socket);
+            judge_outward(world, socket);
         return 0;
     }
     bool closed_inside = found.state && found.inode == 0;
-    struct end_name own = name_of(0, &socket->local), other = name_of(0, &socket->peer);
-    bool same_host = memcmp(&own.address, &other.address, sizeof own.address) == 0;
-    if (stream_received_end(stream) && !stream_sent_end(stream) && (closed_inside || (!found.state && same_host)))
+    if (stream_received_end(stream) && !stream_sent_end(stream) && (closed_inside || (!found.state && is_here(socket))))
         stream->role = ROLE_WIDOWED;
     else
-        judge_outward(socket);      /* also when the closed end still had bytes to send, which nobody can read: not a false end of file */
+        judge_outward(world, socket);      /* also when the closed end still had bytes to send, which nobody can read: not a false end of file */
     return 0;
 }
 
 static int judge(struct world *world, struct inet_socket *socket, struct byte_index *index, struct error *err)
 {
     struct stream *stream = socket->stream;
+    struct connection_name own, mirrored;
+    struct inet_socket *mate;
     if (stream->role != ROLE_UNCONNECTED || stream->state == STREAM_LISTEN)
         return 0;
     if (stream->state == STREAM_CLOSE) {
         judge_closed(socket);
-        return 0;
+        if (stream->role != ROLE_ENDED || stream->end != END_CLOSED || !inet_has_port(&socket->local) || !is_here(socket))
+            return 0;
+        name_connection(socket, &own, &mirrored);
+        mate = byte_index_find(index, &mirrored, sizeof mirrored);
+        stream->real_names = !mate && byte_index_find(index, &own, sizeof own) == socket;
+        return mate && is_goodbye(mate->stream) && mate != socket ? join_ended(socket, mate, err) : 0;
     }
     if (world->options.tcp_close || socket->protocol == IPPROTO_MPTCP || stream->offloaded) {
-        judge_outward(socket);
+        judge_outward(world, socket);
         return 0;
     }
     if (stream->state == STREAM_SYN_SENT) {
         stream->role = ROLE_CONNECTING;
-        if (inet_diag_destination(world, socket, err) < 0)
-            return -1;
-        if (!stream->connecting_size)
-            end_with(socket, END_RESET);
         return 0;
     }
-    struct connection_name own, mirrored;
     name_connection(socket, &own, &mirrored);
-    struct inet_socket *mate = byte_index_find(index, &mirrored, sizeof mirrored);
-    if (!mate || mate == socket || mate->stream->offloaded)
+    mate = byte_index_find(index, &mirrored, sizeof mirrored);
+    if (!mate || mate == socket || mate->stream->offloaded || !is_connected(mate))
         return judge_lonely(world, socket, err);
     int exact = stream_read_direction(socket, mate, err);
     if (exact > 0)
@@ -244,6 +276,26 @@ static int judge(struct world *world, struct inet_socket *socket, struct byte_in
 static bool is_alone(const struct stream *stream)
 {
     return stream->role == ROLE_WIDOWED || stream->role == ROLE_ENDED;
+}
+
+/* Sockets that are bound to one port may do that by an option which was taken back since. */
+static void find_sharers(const struct inet_table *table)
+{
+    struct byte_index first = { 0 };
+    AUTO_FREE uint64_t (*places)[2] = must_alloc((size_t)table->count * sizeof *places);
+    for (int i = 0; i < table->count; i++) {
+        struct inet_socket *socket = table->streams[i];
+        if (socket->stream->role != ROLE_UNCONNECTED || !inet_has_port(&socket->local))
+            continue;
+        places[i][0] = socket->namespace;
+        places[i][1] = socket->local.v4.sin_port;
+        struct inet_socket *other = byte_index_find(&first, places[i], sizeof places[i]);
+        if (other)
+            other->stream->shares_port = socket->stream->shares_port = true;
+        else
+            byte_index_put(&first, places[i], sizeof places[i], socket);
+    }
+    free(first.entries);
 }
 
 /* At most 256 bytes come in one piece. */
@@ -267,10 +319,12 @@ int stream_link(struct world *world, struct error *err)
     AUTO_FREE struct connection_name *names = must_alloc((size_t)table->count * sizeof *names);
     for (int i = 0; i < table->count; i++) {
         struct connection_name mirrored;
-        if (!is_connected(table->streams[i]) || table->streams[i]->protocol == IPPROTO_MPTCP)
+        if (!has_name(table->streams[i]))
             continue;
         name_connection(table->streams[i], &names[i], &mirrored);
-        byte_index_put(&index, &names[i], sizeof names[i], table->streams[i]);
+        /* A dead one may have the name of one that lives. */
+        if (is_connected(table->streams[i]) || !byte_index_find(&index, &names[i], sizeof names[i]))
+            byte_index_put(&index, &names[i], sizeof names[i], table->streams[i]);
     }
     int status = 0;
     for (int i = 0; i < table->count && status == 0; i++) {
@@ -282,5 +336,6 @@ int stream_link(struct world *world, struct error *err)
             stream->aux = files_new_aux(world);
     }
     free(index.entries);
+    find_sharers(table);
     return status < 0 ? -1 : choose_sequences(table, err);
 }

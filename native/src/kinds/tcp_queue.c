@@ -21,6 +21,17 @@
 #define ATTEMPTS 8
 #define KEEPER_STACK 65536
 #define QUEUE_MAXIMUM (256u << 20)
+#define ALL_QUEUES_MAXIMUM (512u << 20)    /* they go through the arena, which has 1 GiB */
+
+int inet_account(const struct inet_socket *socket, size_t size, struct error *err)
+{
+    static size_t total;
+    total += size;
+    if (total <= ALL_QUEUES_MAXIMUM)
+        return 0;
+    return fail(err, "limit", "%s: more than %u MiB wait in the queues of the workspace's sockets; fork again when they are read", socket->label,
+                ALL_QUEUES_MAXIMUM >> 20);
+}
 
 /* ---- unread ---- */
 
@@ -73,6 +84,8 @@ static int read_around_urgent(const struct inet_socket *socket, struct stream_by
     size_t more = peek(fd, bytes->data + bytes->size, bound - bytes->size);
     set_peek_offset(fd, peek_offset(socket));
     bytes->size += more;
+    if (inet_account(socket, bytes->size, err) < 0)
+        return -1;
     if (in_line && more) {
         char *urgent = bytes->data + bytes->urgent_at;
         bytes->urgent_byte = *urgent;
@@ -98,7 +111,7 @@ int stream_read_unread(struct inet_socket *socket, struct error *err)
     }
     if (offset >= 0)
         set_peek_offset(fd, offset);
-    return 0;
+    return inet_account(socket, bytes->size, err);
 }
 
 /* ---- undelivered ---- */
@@ -159,7 +172,7 @@ static int read_undelivered(struct inet_socket *from, size_t size, struct error 
         from->stream->undelivered = must_alloc(size);
         memcpy(from->stream->undelivered, keeper.buffer + keeper.got - size, size);
         from->stream->undelivered_size = size;
-        status = 1;
+        status = inet_account(from, size, err) < 0 ? -1 : 1;
     }
     free(keeper.buffer);
     return status;

@@ -19,7 +19,7 @@
 #include <sys/uio.h>
 
 #define DATAGRAM_MAXIMUM 65536
-#define QUEUE_MAXIMUM (64u << 20)
+#define PER_DATAGRAM 512        /* what its operation takes in the arena, roughly */
 #define HOP_LIMIT 255
 #define ARRIVAL_MS 1000
 
@@ -80,14 +80,14 @@ int udp_queue_read(struct inet_socket *socket, struct error *err)
         return -1;
     AUTO_FREE char *buffer = must_alloc(DATAGRAM_MAXIMUM);
     struct datagram datagram;
-    size_t total = 0;
-    while (total < QUEUE_MAXIMUM && peek(socket, buffer, &datagram)) {
-        total += datagram.size + sizeof datagram;
+    int status = 0;
+    while (status == 0 && peek(socket, buffer, &datagram)) {
+        status = inet_account(socket, datagram.size + PER_DATAGRAM, err);
         if ((socket->datagram_count & (socket->datagram_count - 1)) == 0)
             socket->datagrams = must_grow(socket->datagrams, (size_t)(socket->datagram_count * 2 + 1) * sizeof datagram);
         socket->datagrams[socket->datagram_count++] = datagram;
     }
-    return set_offset(socket, offset, err);
+    return set_offset(socket, offset, err) < 0 ? -1 : status;
 }
 
 /* ---- emit ---- */

@@ -62,6 +62,17 @@ int main(void)
         MUST(listen(members[i], 5));
     }
     MUST(setresuid(0, 0, 0));
+    /* The option that let two listen at one port is taken back. */
+    int sharers[2], off = 0;
+    group.sin_port = htons(8126);
+    for (int i = 0; i < 2; i++) {
+        sharers[i] = MUST(socket(AF_INET, SOCK_STREAM, 0));
+        set(sharers[i], SOL_SOCKET, SO_REUSEPORT, 1);
+        MUST(bind(sharers[i], (void *)&group, sizeof group));
+        MUST(listen(sharers[i], 5));
+    }
+    MUST(setsockopt(sharers[0], SOL_SOCKET, SO_REUSEPORT, &off, sizeof off));
+    group.sin_port = htons(8124);
     int client = connect_v4(8123), accepted = MUST(accept(listener, NULL, NULL)), waiting = connect_v4(8123);
     MUST((int)send(client, "unread", 6, 0));
     int unbound = MUST(socket(AF_INET, SOCK_STREAM, 0)), bound = MUST(socket(AF_INET, SOCK_STREAM, 0));
@@ -109,6 +120,8 @@ int main(void)
     MUST(getsockname(bound, (void *)&got, &size));
     CHECK(ntohs(got.sin_port) == 8125, "the bound socket has port %u", ntohs(got.sin_port));
     CHECK(send(unbound, "x", 1, MSG_NOSIGNAL) < 0 && errno == EPIPE, "the unconnected socket: %s", strerror(errno));
+    CHECK(number(sharers[0], SOL_SOCKET, SO_REUSEPORT) == 0 && number(sharers[1], SOL_SOCKET, SO_REUSEPORT) == 1, "SO_REUSEPORT has changed");
+    CHECK(number(sharers[0], SOL_SOCKET, SO_REUSEADDR) == 0, "SO_REUSEADDR has changed");
     /* Only the same user may join the group. */
     int third = MUST(socket(AF_INET, SOCK_STREAM, 0));
     set(third, SOL_SOCKET, SO_REUSEPORT, 1);

@@ -64,6 +64,21 @@ static void expect_broken_soon(int fd, const char *what)
     fidelity_fail("%s: writing goes on for ever", what);
 }
 
+/* SO_PEERNAME also tells of a connection that is over. */
+static struct sockaddr_in name_of(int fd, bool peer)
+{
+    struct sockaddr_in name = { 0 };
+    socklen_t size = sizeof name;
+    MUST(peer ? getsockopt(fd, SOL_SOCKET, SO_PEERNAME, &name, &size) : getsockname(fd, (void *)&name, &size));
+    return name;
+}
+
+static void expect_name(struct sockaddr_in got, struct sockaddr_in wanted, const char *what)
+{
+    CHECK(got.sin_addr.s_addr == wanted.sin_addr.s_addr && got.sin_port == wanted.sin_port, "%s: port %u, not %u", what, ntohs(got.sin_port),
+          ntohs(wanted.sin_port));
+}
+
 static int state_of(int fd)
 {
     struct tcp_info info;
@@ -111,6 +126,16 @@ int main(void)
     expect_end(heard_end.server, "before the fork");
     int closed_state = state_of(closed.server), both_state = state_of(both_done.client);
 
+    struct pair over = make_pair(listener), over_alone = make_pair(listener);
+    put(over.client, "the last");
+    MUST(shutdown(over.client, SHUT_WR));
+    MUST(shutdown(over.server, SHUT_WR));
+    MUST(shutdown(over_alone.client, SHUT_WR));
+    MUST(shutdown(over_alone.server, SHUT_WR));
+    close(over_alone.client);
+    fidelity_sleep_ms(300);
+    struct sockaddr_in over_name = name_of(over.server, false), over_peer = name_of(over.server, true), alone_peer = name_of(over_alone.server, true);
+
     fidelity_ready();
     fidelity_await_go();
 
@@ -121,6 +146,13 @@ int main(void)
     expect(client_done.server, "to the server");
     expect_end(client_done.server, "the server after the client has finished");
     expect(client_done.client, "to the client");
+    expect_name(name_of(over.server, false), over_name, "a connection that is over");
+    expect_name(name_of(over.server, true), over_peer, "a connection that is over, its peer");
+    expect_name(name_of(over_alone.server, true), alone_peer, "the peer of a connection that is over and half forgotten");
+    expect(over.server, "the last");
+    expect_end(over.server, "a connection that is over");
+    expect_end(over.client, "a connection that is over, the client");
+    expect_broken(over_alone.server, "a connection that is over and half forgotten");
     expect_nothing(client_done.client, "the client that only writes no more");
     expect_broken(client_done.client, "the finished client");
     put(client_done.server, "more");

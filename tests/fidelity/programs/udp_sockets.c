@@ -53,6 +53,13 @@ int main(void)
     int v6 = MUST(socket(AF_INET6, SOCK_DGRAM, 0));
     struct sockaddr_in6 any = { .sin6_family = AF_INET6, .sin6_port = htons(9124) };
     MUST(bind(v6, (void *)&any, sizeof any));
+    int silenced = MUST(socket(AF_INET, SOCK_DGRAM, 0));
+    address = loopback(9125);
+    MUST(bind(silenced, (void *)&address, sizeof address));
+    address = loopback(9123);
+    MUST(connect(silenced, (void *)&address, sizeof address));
+    MUST(shutdown(silenced, SHUT_WR));
+    address = loopback(5353);
     int wanted = number(server, SOL_SOCKET, SO_RCVBUF);
 
     fidelity_ready();
@@ -72,5 +79,6 @@ int main(void)
     struct sockaddr_in to_v6 = loopback(9124);
     MUST((int)sendto(server, "mapped", 6, 0, (void *)&to_v6, sizeof to_v6));
     expect(v6, "mapped");
+    CHECK(send(silenced, "x", 1, MSG_NOSIGNAL) < 0 && errno == EPIPE, "a socket that was shut down sends: %s", strerror(errno));
     fidelity_pass();
 }

@@ -45,20 +45,31 @@ static void accept_all(int listener)
     }
 }
 
+static void expect_closed(int fd, const char *what)
+{
+    char byte;
+    struct pollfd state = { fd, POLLHUP, 0 };
+    CHECK(poll(&state, 1, 0) == 1 && state.revents == POLLHUP, "%s polls as %#x", what, state.revents);
+    ssize_t got = recv(fd, &byte, 1, MSG_DONTWAIT);
+    CHECK(got == 0, "reading %s: %zd, %s", what, got, strerror(errno));
+    CHECK(send(fd, "x", 1, MSG_NOSIGNAL) < 0 && errno == EPIPE, "writing to %s: %s", what, strerror(errno));
+}
+
 static void check_branch(int client, int served, bool all_closed)
 {
+    void (*const expect_over)(int, const char *) = all_closed ? expect_closed : expect_reset;
     expect(by_role['u'], "unread bytes");
-    expect_reset(by_role['u'], "an outward connection with unread bytes");
+    expect_over(by_role['u'], "an outward connection with unread bytes");
     expect(by_role['h'], "half");
     char byte;
     CHECK(recv(by_role['h'], &byte, 1, MSG_DONTWAIT) == 0, "no end of file where the other side had finished: %s", strerror(errno));
     CHECK(send(by_role['h'], "x", 1, MSG_NOSIGNAL) < 0 && errno == EPIPE, "writing where the other side had finished: %s", strerror(errno));
-    expect_reset(by_role['i'], "an idle outward connection");
-    expect_reset(by_role['f'], "a full outward connection");
+    expect_over(by_role['i'], "an idle outward connection");
+    expect_over(by_role['f'], "a full outward connection");
     expect(served, "inside");
     if (all_closed) {
-        expect_reset(client, "the client of an inner connection");
-        expect_reset(served, "the server of an inner connection");
+        expect_over(client, "the client of an inner connection");
+        expect_over(served, "the server of an inner connection");
     } else {
         CHECK(send(served, "back", 4, MSG_NOSIGNAL) == 4, "the inner connection: %s", strerror(errno));
         expect(client, "back");
