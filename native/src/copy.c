@@ -130,6 +130,8 @@ static int read_all(int fd, char *buffer, size_t length, uint64_t address)
 {
     while (length) {
         ssize_t got = pread(fd, buffer, length, (off_t)address);
+        if (got == 0)
+            errno = ESRCH;      /* /proc/PID/mem of a process that has ended */
         if (got <= 0)
             return -1;
         buffer += got;
@@ -143,6 +145,8 @@ static int write_all(int fd, const char *buffer, size_t length, uint64_t address
 {
     while (length) {
         ssize_t put = pwrite(fd, buffer, length, (off_t)address);
+        if (put == 0)
+            errno = EOWNERDEAD;     /* /proc/PID/mem of a process that has ended */
         if (put <= 0)
             return -1;
         buffer += put;
@@ -176,6 +180,17 @@ static int read_pieces(struct copier *copier, int index, int first, int last, ch
     return 0;
 }
 
+/* Say why memory of a branch could not be filled: its processes are killed by nobody but its memory limit or the engine. */
+static int cannot_fill(const struct branch *branch, const struct process *process, uint64_t address, struct error *err)
+{
+    if (errno == ESRCH || errno == EOWNERDEAD)
+        return fail(err, "limit", "%s: the process for %s was killed while its memory was filled; the memory limit may be too low", branch->id,
+                    process_label(process));
+    if (errno == EFAULT)
+        errno = ENOMEM;         /* a page could not be had: the memory limit of the branch */
+    return fail_errno(err, "%s: cannot fill the memory of %s at %lx", branch->id, process_label(process), (unsigned long)address);
+}
+
 static int overwrite(const struct branch *branch, int index, const char *buffer, size_t length, uint64_t address)
 {
     struct iovec from = { (void *)buffer, length }, to = { (void *)address, length };
@@ -204,6 +219,7 @@ static int place_pages(const struct branch *branch, int index, const char *buffe
 /* Read-only areas can be written through /proc/PID/mem only, which ignores the protection. */
 static int write_pieces(struct copier *copier, struct branch *branch, int index, int first, int last, const char *buffer, struct error *err)
 {
+    const struct process *process = copier->world->processes[index];
     struct iovec from[PIECES], to[PIECES];
     int count = 0;
     size_t at = 0, gathered = 0;
@@ -212,22 +228,18 @@ static int write_pieces(struct copier *copier, struct branch *branch, int index,
         size_t length = piece->end - piece->start;
         if (piece->vma->by_userfaultfd) {
             if (place_pages(branch, index, buffer + at, length, piece->start) < 0)
-                return fail_errno(err, "%s: cannot fill the memory of %s at %lx-%lx", branch->id,
-                                  process_label(copier->world->processes[index]), (unsigned long)piece->start, (unsigned long)piece->end);
+                return cannot_fill(branch, process, piece->start, err);
         } else if (memory_filling_protection(piece->vma) & PROT_WRITE) {
             from[count] = (struct iovec){ (void *)(buffer + at), length };
             to[count++] = (struct iovec){ (void *)piece->start, length };
             gathered += length;
         } else if (write_all(branch->memory[index], buffer + at, length, piece->start) < 0) {
-            return fail_errno(err, "%s: cannot fill its memory", branch->id);
+            return cannot_fill(branch, process, piece->start, err);
         }
         at += length;
     }
-    if (count && process_vm_writev(branch->pids[index], from, (unsigned long)count, to, (unsigned long)count, 0) != (ssize_t)gathered) {
-        if (errno == EFAULT)
-            errno = ENOMEM;     /* a page could not be had: the memory limit of the branch */
-        return fail_errno(err, "%s: cannot fill its memory", branch->id);
-    }
+    if (count && process_vm_writev(branch->pids[index], from, (unsigned long)count, to, (unsigned long)count, 0) != (ssize_t)gathered)
+        return cannot_fill(branch, process, (uint64_t)to[0].iov_base, err);
     return 0;
 }
 

@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,15 +118,15 @@ class Harness:
 
     # Containers
 
-    async def launch(self, image: Path, command: list[str]) -> Container:
-        """Start a source whose pid 1 is tclone-init and runs `command`."""
+    async def launch(self, image: Path, command: list[str], environment: dict[str, str] | None = None) -> Container:
+        """Start a source whose pid 1 is tclone-init and runs `command`. `environment` is added to PATH, for pid 1 too."""
         name = f"h{os.getpid()}-{self._next()}"
         layer = self.storage.create_layer(name)
         netns = make_network_namespace()
         root = overlay.mount_overlay([self._tools, image], layer / "upper", layer / "work")
         (layer / "image").symlink_to(image)
         config = bundle.source_config(
-            str(self._bundle(name) / "rootfs"), command, {"PATH": bundle.DEFAULT_PATH}, "/", name,
+            str(self._bundle(name) / "rootfs"), command, {"PATH": bundle.DEFAULT_PATH, **(environment or {})}, "/", name,
             _path_of(netns), self.cgroups.oci_path(name), _LIMITS,
         )  # fmt: skip
         bundle.write_config(self._bundle(name), config)
@@ -171,19 +172,29 @@ class Harness:
     # Fork
 
     async def fork(
-        self, source: Container, copies: int = 1, options: list[str] | None = None, stop_at: str | None = None
+        self,
+        source: Container,
+        copies: int = 1,
+        options: list[str] | None = None,
+        stop_at: str | None = None,
+        launcher: Sequence[str] = (),
+        when_stopped: Callable[[int, list[Container]], None] | None = None,
+        when_staged: Callable[[list[Container]], None] | None = None,
     ) -> ForkResult:
         """Fork a workspace. Raises ForkError; the prepared branches are removed then.
 
-        `stop_at` is a phase at which livefork shall be killed with SIGKILL (it stops itself there).
+        `stop_at` is a phase at which livefork shall be killed with SIGKILL (it stops itself there), or `when_stopped` called; `launcher` see
+        ForkRun; `when_staged` gets the prepared branches before livefork starts.
         """
         staged: list[tuple[Container, socket.socket]] = []
         try:
             for _ in range(copies):
                 staged.append(await self._stage(source))
             self.storage.sync()
+            if when_staged is not None:
+                when_staged([container for container, _ in staged])
             run = ForkRun(
-                source, staged, lambda branch: self.branch_root(source, branch), options or [], stop_at, self.verbose
+                source, staged, lambda branch: self.branch_root(source, branch), options or [], stop_at, self.verbose, launcher, when_stopped
             )
             return await asyncio.to_thread(run.run)
         except BaseException:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,14 @@ class ForkRun:
         options: list[str],
         stop_at: str | None = None,
         verbose: bool = False,
+        launcher: Sequence[str] = (),
+        when_stopped: Callable[[int, list[Container]], None] | None = None,
     ) -> None:
+        """`launcher` is put before livefork's command line. `when_stopped` gets livefork's pid once it has stopped itself at the phase
+        `stop_at`, and the branches; without it livefork is killed there.
+        """
+        self.launcher = launcher
+        self.when_stopped = when_stopped
         self.make_root = make_root
         self.verbose = verbose
         self.source = source
@@ -118,7 +125,7 @@ class ForkRun:
         return ForkResult(last, self.phases, branches, self.branch_errors)
 
     def _start(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
-        argv = [str(NATIVE / "tclone-livefork"), "fork", "--source", str(self.source.pid), "--control", str(theirs.fileno())]
+        argv = [*self.launcher, str(NATIVE / "tclone-livefork"), "fork", "--source", str(self.source.pid), "--control", str(theirs.fileno())]
         passed = [theirs.fileno()]
         for container, sock in self.staged:
             argv += ["--branch", f"{container.id}:{sock.fileno()}:{container.pid}"]
@@ -130,7 +137,7 @@ class ForkRun:
             return subprocess.Popen([*argv, *self.options], pass_fds=passed, stdin=subprocess.DEVNULL, env=environment)
 
     def _arm_killer(self, process: subprocess.Popen[bytes]) -> threading.Thread | None:
-        """Kill livefork once it has stopped itself at the phase that was asked for."""
+        """Kill livefork, or do what was asked for, once it has stopped itself at the phase that was asked for."""
         if not self.stop_at:
             return None
 
@@ -138,7 +145,10 @@ class ForkRun:
             deadline = time.monotonic() + _FORK_SECONDS
             while time.monotonic() < deadline and process.returncode is None:
                 if _state_of(process.pid) == "T":
-                    os.kill(process.pid, signal.SIGKILL)
+                    if self.when_stopped is None:
+                        os.kill(process.pid, signal.SIGKILL)
+                    else:
+                        self.when_stopped(process.pid, [container for container, _ in self.staged])
                     return
                 if _state_of(process.pid) in ("Z", ""):
                     return

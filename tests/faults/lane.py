@@ -1,0 +1,300 @@
+"""Fault injection: a workspace that stands still is forked again and again, each time with one fault, and must be the same afterwards.
+
+    python -m tests.faults.lane [--seconds N] [--seed N] [--exhaustive] [--only KIND]...
+
+Faults (`KINDS`): livefork killed at a phase (`phase`) or at its n-th system call (`kill`); its n-th call failing (`errno`); the branch killed
+at a phase (`branch`); the n-th call of the branch's restorer, or of a process it makes, failing (`restore`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.faults import state
+from tests.fidelity.harness import Harness, own_mount_namespace
+from tests.fidelity.livefork import Container, ForkError, ForkResult
+
+PHASES = ("preflight", "frozen", "captured", "copying", "resumed", "rebuilt", "usable")
+KINDS = ("phase", "branch", "kill", "errno", "restore")
+ERRORS = (errno.ENOMEM, errno.EMFILE, errno.ENOSPC, errno.EPERM, errno.ESRCH, errno.EIO)
+_SOURCES = Path(__file__).resolve().parent / "programs"
+_READY_SECONDS = 20.0
+# A batch that lost its tracer sleeps for 5 s before it finds back by itself.
+_SETTLE_SECONDS = 12.0
+# Without rseq, into which the kernel writes whenever a thread moves to another core.
+_ENVIRONMENT = {"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault: its kind, and the phase or the count and errno (0: kill) that say where."""
+
+    kind: str
+    phase: str = ""
+    count: int = 0
+    error: int = 0
+
+    def __str__(self) -> str:
+        where = self.phase or f"call {self.count}"
+        return f"{self.kind} at {where}" + (f" with {errno.errorcode[self.error]}" if self.error else "")
+
+
+@dataclass
+class Outcome:
+    """What came of a fault: how the fork ended, and what is wrong (nothing, if all is well)."""
+
+    fault: Fault
+    ended: str
+    wrong: list[str] = field(default_factory=list)
+
+
+def build(directory: Path) -> None:
+    """Compile the two programs. Raises CalledProcessError with the compiler's message on stderr."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in ("still", "inject"):
+        flags = ["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-static", "-pthread"]
+        subprocess.run(["gcc", *flags, "-o", str(directory / name), str(_SOURCES / f"{name}.c")], check=True)
+
+
+class Lane:
+    """A still workspace, and forks of it with faults."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.programs = directory / "programs"
+        self.harness = Harness(directory / "harness")
+        self.source: Container
+        self.before: dict = {}
+        self.totals: dict[str, int] = {}
+
+    async def __aenter__(self) -> "Lane":
+        build(self.programs)
+        await self.harness.__aenter__()
+        image = self.harness.import_root(None, [self.programs / "still"])
+        self.source = await self.harness.launch(image, ["/fidelity/still"], _ENVIRONMENT)
+        deadline = time.monotonic() + _READY_SECONDS
+        while self.source.read("/tmp/still.ready") is None:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the workspace is not ready: {self.source.read('/var/log/tclone/console.log')}")
+            await asyncio.sleep(0.05)
+        # pid 1 waits in sigwaitinfo, which a stop ends with EINTR if nobody conceals it: its errno keeps that from the first time on.
+        try:
+            await self.harness.fork(self.source, stop_at="frozen")
+        except ForkError:
+            pass
+        await asyncio.sleep(0.5)
+        self.before = state.state_of(self.source.pid)
+        self.leftovers = self._host()
+        for kind in ("errno", "restore"):
+            self.totals[kind] = await self._count(kind)
+        self.totals["kill"] = self.totals["errno"]
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.harness.__aexit__(*error)
+
+    # What must be as before
+
+    def _host(self) -> dict[str, object]:
+        """What a fork could leave behind on the host, of this lane's own."""
+        group = f"tclone-harness-{os.getpid()}"
+        return {
+            "containers": sorted(container.id for container in self.harness.containers),
+            "cgroups": sorted(str(path) for path in Path("/sys/fs/cgroup").glob(f"*/{group}/*") if path.is_dir()),
+            "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
+            "layers": sorted(path.name for path in (self.harness.storage.pool / "workspaces").iterdir()),
+            "descriptors": len(os.listdir("/proc/self/fd")),
+            "processes": sorted(pid for pid in os.listdir("/proc") if pid.isdigit() and self._ours(pid, group)),
+        }
+
+    @staticmethod
+    def _ours(pid: str, group: str) -> bool:
+        """Is it in a cgroup of this lane, or a native program that this process started?"""
+        try:
+            if group in Path(f"/proc/{pid}/cgroup").read_text():
+                return True
+            parent = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1]
+            return int(parent) == os.getpid() and Path(os.readlink(f"/proc/{pid}/exe")).name in ("tclone-livefork", "inject")
+        except OSError:
+            return False
+
+    async def _settled(self) -> list[str]:
+        """Wait until source and host are as before; what still differs at the end of the time."""
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while True:
+            try:
+                wrong = [f"source{line}" for line in state.differences(self.before, state.state_of(self.source.pid))]
+            except OSError as error:
+                wrong = [f"source: {error}"]
+            wrong += [f"host{line}" for line in state.differences(self.leftovers, self._host())]
+            if not wrong or time.monotonic() > deadline:
+                return wrong
+            await asyncio.sleep(0.1)
+
+    # Forks
+
+    async def _count(self, kind: str) -> int:
+        """How many system calls there are to be hit, from a fork without a fault."""
+        result, report = await self._fork(Fault(kind))
+        if isinstance(result, ForkError) and kind == "errno":
+            raise result
+        if isinstance(result, ForkResult):
+            await self._remove(result)
+        wrong = await self._settled()
+        if wrong:
+            raise RuntimeError("a fork without a fault changed something: " + "; ".join(wrong))
+        return int(report.split()[1])
+
+    async def _remove(self, result: ForkResult) -> None:
+        for branch in result.branches:
+            await self.harness.remove(branch)
+
+    async def _fork(self, fault: Fault) -> tuple[ForkResult | ForkError, str]:
+        report = self.directory / "report"
+        report.unlink(missing_ok=True)
+        what = str(fault.error) if fault.error else "kill"
+        inject = [str(self.programs / "inject"), str(report), what, str(fault.count)]
+        attached: list[subprocess.Popen] = []
+        options: dict = {}
+        if fault.kind in ("kill", "errno"):
+            options["launcher"] = [*inject, "run"]
+        elif fault.kind == "restore":
+            options["when_staged"] = lambda branches: attached.append(_attach(inject, branches[0]))
+        else:
+            options["stop_at"] = fault.phase
+            if fault.kind == "branch":
+                options["when_stopped"] = _kill_branches
+        try:
+            result: ForkResult | ForkError = await self.harness.fork(self.source, 1, **options)
+        except ForkError as error:
+            result = error
+        for process in attached:
+            process.terminate()
+            process.wait(20)
+        return result, report.read_text() if report.exists() else ""
+
+    async def attempt(self, fault: Fault) -> Outcome:
+        """Fork with the fault, then compare."""
+        result, report = await self._fork(fault)
+        wrong = []
+        if isinstance(result, ForkResult):
+            ended = "done" if not result.branch_errors else f"branch failed: {result.branch_errors}"
+            if not result.branch_errors and fault.kind != "branch":
+                wrong += await self._compare_branch(result.branches[0])
+            await self._remove(result)
+        else:
+            ended = str(result)
+            wrong += _bad_end(fault, result)
+        if report.startswith("hit"):
+            ended += f" [system call {report.split()[1]}]"
+        wrong += await self._settled()
+        return Outcome(fault, ended, wrong)
+
+    async def _compare_branch(self, branch: Container) -> list[str]:
+        """A fork that says it is done in spite of a fault must have made a whole branch."""
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while True:
+            try:
+                wrong = state.differences(state.portable(self.before), state.portable(state.state_of(branch.pid)))
+            except OSError as error:
+                wrong = [f": {error}"]
+            if not wrong or time.monotonic() > deadline:
+                return [f"branch{line}" for line in wrong]
+            await asyncio.sleep(0.1)
+
+    # Which faults
+
+    def faults(self, generator: random.Random, kinds: tuple[str, ...], exhaustive: bool) -> Iterator[Fault]:
+        """Every phase; then calls: all of them, or one after the other at random without end."""
+        for kind in ("phase", "branch"):
+            if kind in kinds:
+                yield from (Fault(kind, phase=phase) for phase in PHASES)
+        counting = [kind for kind in ("kill", "errno", "restore") if kind in kinds]
+        if exhaustive:
+            for kind in counting:
+                for count in range(1, self.totals[kind] + 1):
+                    yield Fault(kind, count=count, error=0 if kind == "kill" else generator.choice(ERRORS))
+            return
+        while counting:
+            for kind in counting:
+                yield Fault(kind, count=generator.randint(1, self.totals[kind]), error=0 if kind == "kill" else generator.choice(ERRORS))
+
+
+def _attach(inject: list[str], branch: Container) -> subprocess.Popen:
+    process = subprocess.Popen([*inject, "attach", str(branch.pid)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout:
+        process.stdout.readline()
+    return process
+
+
+def _kill_branches(livefork: int, branches: list[Container]) -> None:
+    for branch in branches:
+        os.kill(branch.pid, signal.SIGKILL)
+    os.kill(livefork, signal.SIGCONT)
+
+
+def _bad_end(fault: Fault, error: ForkError) -> list[str]:
+    """An error must say what it is; only a killed livefork ends without a word."""
+    if fault.kind in ("phase", "kill"):
+        return [] if error.status == -signal.SIGKILL else [f"it ended with {error}"]
+    if error.status < 0 or error.code == "killed" or not error.message:
+        return [f"it ended without telling why: {error}"]
+    return []
+
+
+async def run(directory: Path, seconds: float, seed: int, kinds: tuple[str, ...] = KINDS, exhaustive: bool = False) -> dict:
+    """Outcomes as plain data: {"seed", "totals", "tried", "ended": {text: count}, "wrong": [{"fault", "ended", "wrong"}]}."""
+    generator = random.Random(seed)
+    outcomes: list[Outcome] = []
+    async with Lane(directory) as lane:
+        deadline = time.monotonic() + seconds
+        for fault in lane.faults(generator, kinds, exhaustive):
+            if not exhaustive and time.monotonic() > deadline:
+                break
+            outcome = await lane.attempt(fault)
+            outcomes.append(outcome)
+            print(f"{fault}: {outcome.ended}" + "".join(f"\n    WRONG {line}" for line in outcome.wrong), file=sys.stderr, flush=True)
+            if outcome.wrong:
+                lane.before = state.state_of(lane.source.pid)       # what comes next is judged by itself
+                lane.leftovers = lane._host()
+        last = await lane.attempt(Fault("errno"))
+        outcomes.append(last)
+        totals = lane.totals
+    wrong = [{"fault": str(each.fault), "ended": each.ended, "wrong": each.wrong} for each in outcomes if each.wrong]
+    return {"seed": seed, "totals": totals, "tried": len(outcomes), "last": last.ended, "wrong": wrong}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.lane")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--exhaustive", action="store_true", help="every system call once, however long it takes")
+    parser.add_argument("--only", action="append", choices=KINDS)
+    arguments = parser.parse_args()
+    own_mount_namespace()
+    directory = Path(tempfile.mkdtemp(prefix="tclone-faults-"))
+    try:
+        report = asyncio.run(run(directory, arguments.seconds, arguments.seed, tuple(arguments.only or KINDS), arguments.exhaustive))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    print(json.dumps(report))
+    return 1 if report["wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,236 @@
+/*
+ * Make one system call of a program fail, or kill the program at it.
+ *
+ *     inject REPORT WHAT N run COMMAND ARGUMENT...   trace a command from its start
+ *     inject REPORT WHAT N attach PID                trace a running process and what it forks; says "attached" on standard output first
+ *
+ * WHAT is an errno (12), or `kill`. Calls are counted over all traced threads in the order in which they are entered; N = 0 counts only.
+ * Once the call has been hit everything is let go, so that the rest runs as it does without a tracer. REPORT receives one line,
+ * "hit NUMBER" (of the system call) or "counted TOTAL". `run` ends as the command ends.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define OPTIONS (PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE | PTRACE_O_TRACEEXEC)
+#define SYSCALL_STOP (SIGTRAP | 0x80)
+#define MAX_TRACEES 4096
+#ifndef PTRACE_EVENT_STOP
+#define PTRACE_EVENT_STOP 128
+#endif
+
+struct tracee {
+    pid_t tid;
+    bool inside;            /* between the entry and the exit of a call */
+    bool stopped;           /* known to be in a ptrace stop */
+    bool failing;           /* its call was the one */
+};
+
+static struct tracee tracees[MAX_TRACEES];
+static int tracee_count;
+static long counted, wanted;
+static int wanted_errno;    /* 0 = kill */
+static const char *report_path;
+static volatile sig_atomic_t asked_to_stop;
+
+static void __attribute__((noreturn)) die(const char *what)
+{
+    fprintf(stderr, "inject: %s: %s\n", what, strerror(errno));
+    exit(125);
+}
+
+static void report(const char *word, long number)
+{
+    FILE *file = fopen(report_path, "w");
+    if (!file)
+        die(report_path);
+    fprintf(file, "%s %ld\n", word, number);
+    fclose(file);
+}
+
+static struct tracee *tracee_of(pid_t tid)
+{
+    for (int i = 0; i < tracee_count; i++)
+        if (tracees[i].tid == tid)
+            return &tracees[i];
+    if (tracee_count == MAX_TRACEES)
+        die("too many threads");
+    tracees[tracee_count] = (struct tracee){ .tid = tid };
+    return &tracees[tracee_count++];
+}
+
+static void forget(struct tracee *tracee)
+{
+    *tracee = tracees[--tracee_count];
+}
+
+static void set_result(pid_t tid, long number, long result)
+{
+    struct user_regs_struct regs;
+    if (ptrace(PTRACE_GETREGS, tid, 0, &regs) < 0)
+        return;
+    regs.orig_rax = (unsigned long)number;
+    regs.rax = (unsigned long)result;
+    ptrace(PTRACE_SETREGS, tid, 0, &regs);
+}
+
+/* Leave every thread alone. One that runs is interrupted first: only a stopped tracee can be detached. */
+static void let_all_go(void)
+{
+    for (int i = 0; i < tracee_count; i++)
+        if (!tracees[i].stopped)
+            ptrace(PTRACE_INTERRUPT, tracees[i].tid, 0, 0);
+    while (tracee_count) {
+        struct tracee *tracee = &tracees[0];
+        int status, signal = 0;
+        if (!tracee->stopped) {
+            if (waitpid(tracee->tid, &status, __WALL) < 0 || !WIFSTOPPED(status)) {
+                forget(tracee);
+                continue;
+            }
+            if (WSTOPSIG(status) != SYSCALL_STOP && !(status >> 16))
+                signal = WSTOPSIG(status);
+        }
+        ptrace(PTRACE_DETACH, tracee->tid, 0, signal);
+        forget(tracee);
+    }
+}
+
+/* Returns true when the call was the wanted one and everything has been let go. */
+static bool at_syscall(struct tracee *tracee, pid_t victim)
+{
+    if (tracee->failing) {
+        set_result(tracee->tid, -1, -wanted_errno);
+        let_all_go();
+        return true;
+    }
+    tracee->inside = !tracee->inside;
+    if (!tracee->inside)
+        return false;
+    struct user_regs_struct regs;
+    if (ptrace(PTRACE_GETREGS, tracee->tid, 0, &regs) < 0)
+        return false;
+    long number = (long)regs.orig_rax;
+    /* Ends cannot fail, and nobody can do anything about it. */
+    if (number == SYS_exit || number == SYS_exit_group || number == SYS_rt_sigreturn || ++counted != wanted)
+        return false;
+    report("hit", number);
+    if (wanted_errno) {
+        tracee->failing = true;
+        set_result(tracee->tid, -1, -ENOSYS);       /* no call is made; the result is put in at its exit */
+        return false;
+    }
+    kill(victim, SIGKILL);
+    return true;
+}
+
+static void ask_to_stop(int signal)
+{
+    (void)signal;
+    asked_to_stop = 1;
+}
+
+/* Follow everything until the call was hit or nothing is left. Returns the command's wait status once it has ended, else -1. */
+static int follow(pid_t command)
+{
+    for (;;) {
+        int status;
+        pid_t tid = waitpid(-1, &status, __WALL);
+        if (tid < 0) {
+            if (errno == EINTR && !asked_to_stop)
+                continue;
+            let_all_go();
+            return -1;
+        }
+        struct tracee *tracee = tracee_of(tid);
+        if (!WIFSTOPPED(status)) {
+            forget(tracee);
+            if (tid == command)
+                return status;
+            continue;
+        }
+        tracee->stopped = true;
+        int signal = WSTOPSIG(status), event = status >> 16;
+        if (signal == SYSCALL_STOP) {
+            if (at_syscall(tracee, command))
+                return -1;
+            signal = 0;
+        } else if (event) {
+            if (event == PTRACE_EVENT_STOP && (signal == SIGSTOP || signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU)) {
+                tracee->stopped = false;
+                ptrace(PTRACE_LISTEN, tid, 0, 0);       /* job control: stay stopped */
+                continue;
+            }
+            signal = 0;
+        }
+        tracee->stopped = false;
+        ptrace(PTRACE_SYSCALL, tid, 0, signal);
+    }
+}
+
+static int run(char **argv)
+{
+    pid_t child = fork();
+    if (child < 0)
+        die("fork");
+    if (child == 0) {
+        raise(SIGSTOP);
+        execv(argv[0], argv);
+        _exit(127);
+    }
+    int status;
+    if (waitpid(child, &status, WUNTRACED) != child || ptrace(PTRACE_SEIZE, child, 0, OPTIONS | PTRACE_O_EXITKILL) < 0)
+        die("cannot trace the command");
+    kill(child, SIGCONT);
+    tracee_of(child);
+    status = follow(child);
+    /* Threads that are still traced must be waited for as well: the end of the command is not told before. */
+    for (pid_t got = 0; status == -1 && got != child;)
+        if ((got = waitpid(-1, &status, __WALL)) < 0)
+            die("wait");
+        else if (got != child)
+            status = -1;
+    if (!wanted || counted < wanted)
+        report("counted", counted);
+    if (WIFSIGNALED(status)) {
+        signal(WTERMSIG(status), SIG_DFL);
+        kill(getpid(), WTERMSIG(status));
+    }
+    return WEXITSTATUS(status);
+}
+
+static int attach(pid_t pid)
+{
+    struct sigaction action = { .sa_handler = ask_to_stop };
+    sigaction(SIGTERM, &action, NULL);
+    if (ptrace(PTRACE_SEIZE, pid, 0, OPTIONS) < 0 || ptrace(PTRACE_INTERRUPT, pid, 0, 0) < 0)
+        die("cannot attach");
+    tracee_of(pid)->inside = false;
+    printf("attached\n");
+    fflush(stdout);
+    follow(pid);
+    if (!wanted || counted < wanted)
+        report("counted", counted);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 6) {
+        fprintf(stderr, "usage: inject REPORT ERRNO|kill N run COMMAND... | attach PID\n");
+        return 125;
+    }
+    report_path = argv[1];
+    wanted_errno = strcmp(argv[2], "kill") == 0 ? 0 : atoi(argv[2]);
+    wanted = atol(argv[3]);
+    return strcmp(argv[4], "run") == 0 ? run(argv + 5) : attach(atoi(argv[5]));
+}

@@ -1,0 +1,170 @@
+"""Everything the host can see of a workspace's processes, as plain data that can be compared and hashed.
+
+Kept out is what moves by itself (times, counters of use, what is left of a timer) and what the fork is known to leave: the
+spare end of the vdso's last page, which becomes a private copy of the process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_CHUNK = 1 << 20
+_STAT_FIELDS = {"state": 0, "ppid": 1, "pgrp": 2, "session": 3, "tty": 4, "tpgid": 5, "priority": 15, "nice": 16, "threads": 17}
+_STATUS_FIELDS = (
+    "Name", "Umask", "State", "TracerPid", "Uid", "Gid", "Groups", "NSpid", "NSpgid", "NSsid", "SigPnd", "ShdPnd", "SigBlk",
+    "SigIgn", "SigCgt", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Seccomp_filters", "Cpus_allowed",
+)  # fmt: skip
+_PROCESS_FILES = ("cmdline", "limits", "oom_score_adj", "coredump_filter", "timers", "uid_map", "cgroup")
+# Mappings whose pages are the kernel's own, or (the vdso) written to by the fork in a place nobody uses.
+_KERNEL_MAPS = ("[vvar]", "[vvar_vclock]", "[vdso]", "[vsyscall]")
+# poll, nanosleep, restart_syscall, clock_nanosleep
+_SLEEPS = ("7", "35", "219", "230")
+
+
+def processes(pid: int) -> list[int]:
+    """A workspace's processes (host pids): `pid` and all below it."""
+    found = [pid]
+    for parent in found:
+        for task in Path(f"/proc/{parent}/task").glob("*/children"):
+            try:
+                found += [int(child) for child in task.read_text().split()]
+            except OSError:
+                continue
+    return found
+
+
+def _stat(path: Path) -> dict[str, str]:
+    fields = path.read_bytes().rpartition(b") ")[2].decode().split()
+    return {name: fields[at] for name, at in _STAT_FIELDS.items()}
+
+
+def _status(path: Path) -> dict[str, str]:
+    lines = (line.partition(":\t") for line in path.read_text(errors="surrogateescape").splitlines())
+    return {key: value for key, _, value in lines if key in _STATUS_FIELDS}
+
+
+def _thread(path: Path) -> dict[str, Any]:
+    """A thread's own state, with where it waits: the system call, its arguments, its stack and its next instruction.
+
+    A sleep that was interrupted goes on under another number (restart_syscall), whose arguments mean nothing.
+    """
+    waits = (path / "syscall").read_text().split()
+    if waits[0].isdigit():
+        waits = waits[7:] if waits[0] in _SLEEPS else waits
+    return {"stat": _stat(path / "stat"), "status": _status(path / "status"), "waits": waits}
+
+
+def _descriptors(path: Path) -> dict[str, Any]:
+    found = {}
+    for entry in sorted(path.glob("fd/*"), key=lambda entry: int(entry.name)):
+        lines = (path / "fdinfo" / entry.name).read_text(errors="surrogateescape").splitlines()
+        kept = [line for line in lines if not line.startswith(("it_value:", "ticks:"))]
+        found[entry.name] = [os.readlink(entry), *kept]
+    return found
+
+
+def _hash_range(memory: int, start: int, end: int) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    at = start
+    while at < end:
+        block = os.pread(memory, min(_CHUNK, end - at), at)
+        if not block:
+            break
+        digest.update(block)
+        at += len(block)
+    return digest.hexdigest()
+
+
+def _maps(path: Path) -> Iterator[tuple[str, str]]:
+    """Each mapping and a hash of its content; that of reserved ranges, which nobody can read, is left out."""
+    memory = os.open(path / "mem", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for line in (path / "maps").read_text(errors="surrogateescape").splitlines():
+            match = re.match(r"([0-9a-f]+)-([0-9a-f]+) (....) (\S+ \S+ \S+)\s*(.*)", line)
+            assert match, line
+            start, end = int(match[1], 16), int(match[2], 16)
+            content = ""
+            if match[3][:3] != "---" and match[5] not in _KERNEL_MAPS:
+                content = _hash_range(memory, start, end)
+            yield f"{match[1]}-{match[2]} {match[3]} {match[4]} {match[5]}", content
+    finally:
+        os.close(memory)
+
+
+def _process(pid: int) -> dict[str, Any]:
+    path = Path(f"/proc/{pid}")
+    threads = {task.name: _thread(task) for task in sorted(path.glob("task/*"))}
+    if str(pid) not in threads:
+        raise ProcessLookupError(f"process {pid} has ended")
+    state: dict[str, Any] = {"threads": threads}
+    if threads[str(pid)]["stat"]["state"] == "Z":
+        return state
+    state |= {name: (path / name).read_text(errors="surrogateescape") for name in _PROCESS_FILES}
+    state |= {name: os.readlink(path / name) for name in ("cwd", "root", "exe")}
+    state["namespaces"] = {entry.name: os.readlink(entry) for entry in sorted(path.glob("ns/*"))}
+    state["descriptors"] = _descriptors(path)
+    state["maps"] = dict(_maps(path))
+    return state
+
+
+def state_of(pid: int) -> dict[str, Any]:
+    """The state of the workspace whose first process is `pid`, by host pid. Raises OSError when a process ends meanwhile."""
+    return {str(each): _process(each) for each in processes(pid)}
+
+
+def digest(state: dict[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(state, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def differences(before: Any, after: Any, path: str = "") -> list[str]:
+    """Where two states differ, one line each."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        lines = []
+        for key in sorted({*before, *after}):
+            where = f"{path}/{key}"
+            if key not in before:
+                lines.append(f"{where}: new: {str(after[key])[:200]}")
+            elif key not in after:
+                lines.append(f"{where}: gone, was {str(before[key])[:200]}")
+            else:
+                lines += differences(before[key], after[key], where)
+        return lines
+    return [] if before == after else [f"{path}: {str(before)[:200]} -> {str(after)[:200]}"]
+
+
+def portable(state: dict[str, Any]) -> dict[str, Any]:
+    """The state with what must differ between a source and its branch taken out: host pids, inode and device numbers, namespaces, cgroups."""
+    inner = {pid: each["threads"][pid]["status"]["NSpid"].split()[-1] for pid, each in state.items()}
+    return {inner[pid]: _portable_process(each, inner) for pid, each in state.items()}
+
+
+def _portable_process(process: dict[str, Any], inner: dict[str, str]) -> dict[str, Any]:
+    kept = {name: value for name, value in process.items() if name not in ("threads", "namespaces", "cgroup", "timers", "maps", "descriptors")}
+    kept["threads"] = {
+        thread["status"]["NSpid"].split()[-1]: {
+            "status": {name: value.split()[-1:] if name.startswith("NS") else value for name, value in thread["status"].items()},
+            "stat": {name: value for name, value in thread["stat"].items() if name in ("state", "priority", "nice", "threads")},
+            "waits": thread["waits"][-2:],
+        }
+        for thread in process["threads"].values()
+    }
+    if "maps" in process:
+        kept["maps"] = {_portable_map(name): content for name, content in process["maps"].items()}
+        kept["descriptors"] = {fd: _portable_descriptor(lines) for fd, lines in process["descriptors"].items()}
+    return kept
+
+
+def _portable_map(line: str) -> str:
+    fields = line.split(None, 5)
+    return " ".join([*fields[:3], *(field for field in fields[5:])])
+
+
+def _portable_descriptor(lines: list[str]) -> list[str]:
+    target = re.sub(r":\[\d+\]", "", lines[0])
+    return [target, *(line for line in lines[1:] if line.startswith(("pos:", "flags:", "eventfd-count:", "sigmask:", "clockid:")))]
