@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -18,9 +19,27 @@ from engine.stage import Stage
 from engine.text import printable
 from engine.waiting import readable
 
+log = logging.getLogger(__name__)
+
 _PACKET_LIMIT = 1 << 18
 _ABORT_SECONDS = 3.0
+_TIDY_SECONDS = 20.0
 _ERRORS: dict[str, type[EngineError]] = {"limit": LimitReached, "gone": Conflict}
+
+
+async def tidy(program: Path, source_pid: int) -> None:
+    """Take out of a source what a fork program that was killed half-way has left in its processes. Its failure is logged: the source runs on."""
+    process = await asyncio.create_subprocess_exec(
+        str(program), "tidy", "--source", str(source_pid), stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        _, said = await asyncio.wait_for(process.communicate(), _TIDY_SECONDS)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        said = b"it took too long"
+    if process.returncode != 0:
+        log.warning("tidying host pid %d after a killed fork: %s", source_pid, said.decode(errors="replace").strip())
 
 
 class Livefork:
@@ -72,8 +91,11 @@ class Livefork:
             ended.cancel()
             self._control.close()
             os.close(self._pidfd)
+            killed = False
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(self._pid, 0)
+                killed = os.WIFSIGNALED(os.waitpid(self._pid, 0)[1])
+        if killed:
+            await tidy(self._program, self._source_pid)
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
         """What it reports, up to and including `done`. Its `error` is raised as EngineError, and so is its silent end."""

@@ -16,6 +16,7 @@ import psutil
 
 from engine import syscalls
 from engine.errors import EngineError, Internal
+from engine.livefork import tidy
 from engine.manager import Manager
 from engine.workspace import State, Workspace, now
 
@@ -88,6 +89,7 @@ async def _adopt(manager: Manager, workspace: Workspace) -> None:
     else:
         # The fork that was under way is taken back by its journal entry.
         if workspace.state is State.FORKING:
+            await tidy(manager.tools.livefork, workspace.pid)
             workspace.state = State.READY
         ports = {int(container): host for container, host in workspace.ports.items()}
         try:

@@ -87,6 +87,8 @@ static int inspect(struct description *description, struct error *err)
     if (!description->link)
         return -1;
     description->flags = fcntl(description->local, F_GETFL);
+    if (description->flags < 0)
+        return fail_errno(err, "cannot read the flags of %s", description_label(description));
     description->offset = (description->flags & O_PATH) ? -1 : lseek(description->local, 0, SEEK_CUR);
     if (!(description->flags & O_PATH)) {
         struct { int type, pid; } owner = { 0, 0 };

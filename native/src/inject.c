@@ -8,11 +8,11 @@
  * No trap is used either: a forced SIGTRAP that is blocked or ignored would have its action reset by the kernel.
  */
 #include "inject.h"
+#include "inject_cave.h"
 #include "freeze.h"
 #include "memory.h"
 #include "query.h"
 
-#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -20,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
@@ -29,7 +28,6 @@
 #include <unistd.h>
 
 #define PAGE 4096ul
-#define VDSO_SIZE (2 * PAGE)
 #define LEADER_DATA (96ul << 10)
 #define LEADER_OPS (64ul << 10)
 #define THREAD_DATA (12ul << 10)
@@ -41,7 +39,6 @@
 #ifndef PTRACE_EVENT_STOP
 #define PTRACE_EVENT_STOP 128
 #endif
-#define ALL_SIGNALS (~0ull)
 
 struct query {
     struct thread *thread;
@@ -54,185 +51,6 @@ struct query {
     uint64_t ops_base;
     void *memo[MAX_PARTS];
 };
-
-/* ---- registers ---- */
-
-int set_registers(pid_t tid, const struct user_regs_struct *regs, struct error *err)
-{
-    struct iovec io = { (void *)regs, sizeof *regs };
-    if (ptrace(PTRACE_SETREGSET, tid, NT_PRSTATUS, &io) < 0)
-        return fail_errno(err, "cannot set the registers of thread %d", tid);
-    return 0;
-}
-
-int get_registers(pid_t tid, struct user_regs_struct *regs, struct error *err)
-{
-    struct iovec io = { regs, sizeof *regs };
-    if (ptrace(PTRACE_GETREGSET, tid, NT_PRSTATUS, &io) < 0)
-        return fail_errno(err, "cannot read the registers of thread %d", tid);
-    return 0;
-}
-
-int set_signal_mask(pid_t tid, uint64_t mask, struct error *err)
-{
-    if (ptrace(PTRACE_SETSIGMASK, tid, sizeof mask, &mask) < 0)
-        return fail_errno(err, "cannot set the signal mask of thread %d", tid);
-    return 0;
-}
-
-/*
- * Where a thread goes on if nobody sets its registers again: an interrupted syscall is started once more, one with a restart block by
- * restart_syscall (the block is still there: no syscall of a batch replaces it).
- */
-static struct resume_frame resume_frame_of(const struct thread *thread)
-{
-    const struct user_regs_struct *regs = &thread->regs;
-    struct resume_frame frame = {
-        .signal_mask = thread->signal_mask, .r15 = regs->r15, .r14 = regs->r14, .r13 = regs->r13, .r12 = regs->r12, .rbp = regs->rbp,
-        .rbx = regs->rbx, .r11 = regs->r11, .r10 = regs->r10, .r9 = regs->r9, .r8 = regs->r8, .rax = regs->rax, .rcx = regs->rcx,
-        .rdx = regs->rdx, .rsi = regs->rsi, .rdi = regs->rdi, .rip = regs->rip, .cs = regs->cs, .flags = regs->eflags, .rsp = regs->rsp,
-        .ss = regs->ss,
-    };
-    long result = (long)regs->rax;
-    if ((long)regs->orig_rax >= 0 && (result == -512 || result == -513 || result == -514 || result == -516)) {
-        frame.rax = result == -516 ? SYS_restart_syscall : regs->orig_rax;
-        frame.rip -= 2;
-    }
-    return frame;
-}
-
-/* ---- single syscalls ---- */
-
-static uint64_t syscall_offset, cave_offset;
-
-int inject_prepare(struct error *err)
-{
-    const unsigned char *vdso = (const unsigned char *)getauxval(AT_SYSINFO_EHDR);
-    if (!vdso)
-        return fail(err, "internal", "this process has no vdso");
-    for (uint64_t i = 0; i < VDSO_SIZE - 1 && !syscall_offset; i++)
-        if (vdso[i] == 0x0f && vdso[i + 1] == 0x05)
-            syscall_offset = i;
-    if (!syscall_offset)
-        return fail(err, "internal", "found no syscall instruction in the vdso");
-    uint64_t used = VDSO_SIZE;
-    while (used && vdso[used - 1] == 0)
-        used--;
-    cave_offset = (used + 63) & ~63ull;
-    if (cave_offset + (uint64_t)(cave_end - cave_start) > VDSO_SIZE)
-        return fail(err, "internal", "the vdso of this kernel leaves no room at its end");
-    return 0;
-}
-
-/*
- * SIGSTOP cannot be blocked: one more of them that waits in a stopped program, or one that came during the freeze, is met as soon as the thread
- * runs. It is kept back and sent again when the thread is as it was (return_stops).
- */
-static bool withholds_stop(int status, bool *withheld)
-{
-    if (status >> 16 || WSTOPSIG(status) != SIGSTOP)
-        return false;
-    *withheld = true;
-    return true;
-}
-
-static void return_stops(struct process *process)
-{
-    for (int i = 0; i < process->thread_count; i++) {
-        if (process->threads[i].stop_withheld)
-            kill(process->pid, SIGSTOP);
-    }
-}
-
-static int wait_syscall_stop(pid_t tid, bool *withheld, struct error *err)
-{
-    uint64_t deadline = monotonic_ns() + STOP_TIMEOUT_NS;
-    for (unsigned spins = 0;; spins++) {
-        int status;
-        pid_t got = waitpid(tid, &status, __WALL | WNOHANG);
-        if (got < 0 || (got > 0 && !WIFSTOPPED(status)))
-            return fail(err, "gone", "thread %d ended while it was being copied", tid);
-        if (got > 0 && WSTOPSIG(status) == (SIGTRAP | 0x80))
-            return 0;
-        if (got > 0 && (status >> 16 == PTRACE_EVENT_STOP || withholds_stop(status, withheld))) {
-            /* A program stopped by job control (Ctrl-Z) met our interrupt while it was stopped: it reports once more before it runs. */
-            if (ptrace(PTRACE_SYSCALL, tid, 0, 0) < 0)
-                return fail_errno(err, "cannot step thread %d", tid);
-            continue;
-        }
-        if (got > 0)
-            return fail(err, "internal", "thread %d stopped with %#x instead of at its syscall", tid, status);
-        if (monotonic_ns() > deadline)
-            return fail(err, "internal", "a syscall in thread %d did not end", tid);
-        if (spins > 200)
-            usleep(20);
-        else
-            sched_yield();
-    }
-}
-
-static int execute_at(pid_t tid, const struct user_regs_struct *base, uint64_t address, long number, const uint64_t args[6], long *result,
-                      bool *withheld, struct error *err)
-{
-    struct user_regs_struct regs = *base;
-    regs.orig_rax = (uint64_t)-1;       /* no syscall restart from here */
-    regs.rip = address;
-    regs.rax = (uint64_t)number;
-    regs.rdi = args[0];
-    regs.rsi = args[1];
-    regs.rdx = args[2];
-    regs.r10 = args[3];
-    regs.r8 = args[4];
-    regs.r9 = args[5];
-    if (set_registers(tid, &regs, err) < 0)
-        return -1;
-    for (int stop = 0; stop < 2; stop++) {      /* entry, exit */
-        if (ptrace(PTRACE_SYSCALL, tid, 0, 0) < 0)
-            return fail_errno(err, "cannot step thread %d", tid);
-        if (wait_syscall_stop(tid, withheld, err) < 0)
-            return -1;
-    }
-    if (get_registers(tid, &regs, err) < 0)
-        return -1;
-    *result = (long)regs.rax;
-    return 0;
-}
-
-int inject_syscall(pid_t tid, const struct user_regs_struct *base, uint64_t vdso, long number, const uint64_t args[6], long *result,
-                   struct error *err)
-{
-    bool withheld;              /* in a branch nobody has sent one yet */
-    return execute_at(tid, base, vdso + syscall_offset, number, args, result, &withheld, err);
-}
-
-/* Write the cave into the leader's vdso: the kernel gives the process its own copy of that one page. */
-static int write_cave(const struct process *process, struct error *err)
-{
-    size_t size = (size_t)(cave_end - cave_start);
-    AUTO_FREE char *code = must_alloc(size);
-    struct resume_frame frame = resume_frame_of(&process->threads[0]);
-    memcpy(code, cave_start, size);
-    memcpy(code + (cave_frame - cave_start), &frame, sizeof frame);
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/mem", process->pid);
-    AUTO_CLOSE int mem = open(path, O_RDWR | O_CLOEXEC);
-    if (mem < 0 || pwrite(mem, code, size, (off_t)(process->map->vdso + cave_offset)) != (ssize_t)size)
-        return fail_errno(err, "%s: cannot write to the end of its vdso", process_label(process));
-    return 0;
-}
-
-/* One syscall of the leader from the cave; registers and mask are put back whatever happens. */
-static int cave_syscall(struct process *process, long number, const uint64_t args[6], long *result, struct error *err)
-{
-    struct thread *leader = &process->threads[0];
-    int status = set_signal_mask(leader->tid, ALL_SIGNALS, err);
-    if (status == 0)
-        status = execute_at(leader->tid, &leader->regs, process->map->vdso + cave_offset, number, args, result,
-                            &leader->stop_withheld, err);
-    status |= set_registers(leader->tid, &leader->regs, err);
-    status |= set_signal_mask(leader->tid, leader->signal_mask, err);
-    return status;
-}
 
 /* ---- building a query ---- */
 
@@ -311,7 +129,7 @@ static int map_scratch(struct scratch *scratch, struct error *err)
     if (write_cave(process, err) < 0)
         return -1;
     scratch->size = head_size(process) + LEADER_DATA + leader_ops(process) + (size_t)(process->thread_count - 1) * (THREAD_DATA + THREAD_OPS);
-    uint64_t args[6] = { 0, scratch->size, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, (uint64_t)-1, 0 };
+    uint64_t args[6] = { SCRATCH_PLACE, scratch->size, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, (uint64_t)-1, 0 };
     long result;
     if (cave_syscall(process, SYS_mmap, args, &result, err) < 0)
         return -1;
@@ -329,6 +147,16 @@ static int unmap_scratch(struct scratch *scratch, struct error *err)
     uint64_t args[6] = { scratch->address, scratch->size };
     long result = 0;
     return cave_syscall(scratch->process, SYS_munmap, args, &result, err);
+}
+
+static bool left_something;
+
+bool inject_left_something(void) { return left_something; }
+
+int inject_unmap(struct process *process, uint64_t address, size_t size, struct error *err)
+{
+    struct scratch scratch = { .process = process, .address = address, .size = size };
+    return write_cave(process, err) < 0 ? -1 : unmap_scratch(&scratch, err);
 }
 
 static int write_to(struct process *process, uint64_t address, const void *data, size_t size, struct error *err)
@@ -515,6 +343,7 @@ static int run_all(struct scratch *scratches, int count, struct error *err)
         status |= unmap_scratch(&scratches[i], err);
         return_stops(scratches[i].process);
     }
+    left_something = status < 0;
     for (int i = 0; i < mapped; i++)
         free_queries(&scratches[i]);
     return status < 0 ? -1 : 0;

@@ -13,6 +13,20 @@ int inject_queries(struct world *world, struct error *err);
  */
 int inject_syscall(pid_t tid, const struct user_regs_struct *base, uint64_t vdso, long number, const uint64_t args[6], long *result,
                    struct error *err);
+/*
+ * Where the scratch mapping is asked for: a place of its own, where it can be told from the program's (tidy.c). If the program has something
+ * there, the kernel takes another place.
+ */
+#define SCRATCH_PLACE 0x2a1d00000000ull
+/* Does a frozen thread stand in code that an injection left behind: in the cave, or in the scratch mapping? */
+bool inject_in_cave(const struct thread *thread);
+bool inject_in_scratch(const struct thread *thread);
+/* Where the way back of a thread in the cave is written: a struct resume_frame in the source. */
+uint64_t inject_cave_frame(const struct process *process);
+/* Has an injection failed so that scratch memory is still mapped, or a thread still in it? */
+bool inject_left_something(void);
+/* Unmap a range of a frozen process. */
+int inject_unmap(struct process *process, uint64_t address, size_t size, struct error *err);
 int set_registers(pid_t tid, const struct user_regs_struct *regs, struct error *err);
 int get_registers(pid_t tid, struct user_regs_struct *regs, struct error *err);
 int set_signal_mask(pid_t tid, uint64_t mask, struct error *err);

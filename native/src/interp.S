@@ -6,7 +6,7 @@
 #include "resume.h"
 .section .rodata
 .balign 64
-.globl interp_start, interp_end
+.globl interp_start, interp_resume, interp_end
 interp_start:
     mov r12, rdi
     mov r13, rsi
@@ -168,6 +168,7 @@ interp_start:
     jmp .Ladvance
 .Lresume:
     mov r12, rdi
+interp_resume:          /* from here on r12 is no longer the op (tidy.c) */
     mov edi, 2          /* SIG_SETMASK; what is pending is delivered here, on the program's own stack */
     mov rsi, r12
     xor edx, edx

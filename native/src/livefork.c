@@ -14,6 +14,7 @@
 #include "rebuild.h"
 #include "settle.h"
 #include "shared.h"
+#include "tidy.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -43,8 +44,10 @@ struct job {
 
 static const char usage[] =
     "usage: tclone-livefork fork --source PID --control FD --branch ID:SOCKFD:INITPID [--branch ...] [--tcp-close] [--ghost-limit BYTES]\n"
+    "       tclone-livefork tidy --source PID\n"
     "       tclone-livefork check --source PID\n"
     "fork   copies the running workspace whose first process is PID into prepared branches\n"
+    "tidy   takes out of a workspace what a fork that was killed half-way has left in the memory of its processes\n"
     "check  prints, as JSON, what in the workspace cannot be forked (blockers) and what a branch will not have (warnings)\n";
 
 static int parse_branch(struct job *job, char *text)
@@ -231,6 +234,9 @@ static int command_fork(struct job *job)
 {
     struct error err = { 0 };
     if (run_fork(job, &err) < 0) {
+        struct error untidy = { 0 };
+        if (inject_left_something() && tidy(job->world.source_pid, &untidy) < 0)
+            fprintf(stderr, "tclone-livefork: %s\n", untidy.message);
         for (int i = 0; i < job->branch_count; i++)
             namespace_service_stop(&job->branches[i]);
         for (int i = 0; i < job->branch_count; i++)
@@ -254,6 +260,15 @@ static void print_list(const char *name, const struct blockers *list)
         printf("%s%s", i ? "," : "", text);
     }
     printf("],\"%s_omitted\":%d", name, list->omitted);
+}
+
+static int command_tidy(const struct job *job)
+{
+    struct error err = { 0 };
+    if (inject_prepare(&err) == 0 && tidy(job->world.source_pid, &err) == 0)
+        return EXIT_DONE;
+    fprintf(stderr, "tclone-livefork: %s\n", err.message);
+    return exit_status(&err);
 }
 
 static int command_check(struct job *job)
@@ -293,6 +308,8 @@ int main(int argc, char **argv)
     if (argc > 1 && parse(&job, argc - 1, argv + 1) == 0) {
         if (strcmp(command, "fork") == 0 && job.branch_count > 0)
             return command_fork(&job);
+        if (strcmp(command, "tidy") == 0)
+            return command_tidy(&job);
         if (strcmp(command, "check") == 0)
             return command_check(&job);
     }

@@ -62,6 +62,6 @@ struct op_fault {
 /* cave.S: one syscall with the registers as they are, then the resume_frame at cave_frame. */
 extern const char cave_start[], cave_frame[], cave_end[];
 
-extern const char interp_start[], interp_end[];   /* position independent: rdi = first op, rsi = struct op_fault */
+extern const char interp_start[], interp_resume[], interp_end[];   /* position independent: rdi = first op, rsi = struct op_fault */
 
 #endif

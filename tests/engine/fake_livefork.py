@@ -17,6 +17,8 @@ from pathlib import Path
 
 def main() -> int:
     behaviour = (Path(sys.argv[0]).parent / "behaviour").read_text().strip()
+    if sys.argv[1] == "tidy":
+        return 0
     arguments = sys.argv[2:]
     control = socket.socket(fileno=int(arguments[arguments.index("--control") + 1]))
     branches = [arguments[index + 1].split(":")[0] for index, word in enumerate(arguments) if word == "--branch"]

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,15 +41,16 @@ _ENVIRONMENT = {"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault: its kind, and the phase or the count and errno (0: kill) that say where."""
+    """One fault: its kind, and the phase or the count and errno (0: kill) that say where; `number`: only this system call counts."""
 
     kind: str
     phase: str = ""
     count: int = 0
     error: int = 0
+    number: int = -1
 
     def __str__(self) -> str:
-        where = self.phase or f"call {self.count}"
+        where = self.phase or f"call {self.count}" + (f" of number {self.number}" if self.number >= 0 else "")
         return f"{self.kind} at {where}" + (f" with {errno.errorcode[self.error]}" if self.error else "")
 
 
@@ -115,7 +116,7 @@ class Lane:
         return {
             "containers": sorted(container.id for container in self.harness.containers),
             "cgroups": sorted(str(path) for path in Path("/sys/fs/cgroup").glob(f"*/{group}/*") if path.is_dir()),
-            "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
+            "mounts": Path("/proc/self/mountinfo").read_text().count(str(self.directory)),
             "layers": sorted(path.name for path in (self.harness.storage.pool / "workspaces").iterdir()),
             "descriptors": len(os.listdir("/proc/self/fd")),
             "processes": sorted(pid for pid in os.listdir("/proc") if pid.isdigit() and self._ours(pid, group)),
@@ -166,7 +167,7 @@ class Lane:
     async def _fork(self, fault: Fault) -> tuple[ForkResult | ForkError, str]:
         report = self.directory / "report"
         report.unlink(missing_ok=True)
-        what = str(fault.error) if fault.error else "kill"
+        what = (str(fault.error) if fault.error else "kill") + (f"@{fault.number}" if fault.number >= 0 else "")
         inject = [str(self.programs / "inject"), str(report), what, str(fault.count)]
         attached: list[subprocess.Popen] = []
         options: dict = {}
@@ -182,6 +183,8 @@ class Lane:
             result: ForkResult | ForkError = await self.harness.fork(self.source, 1, **options)
         except ForkError as error:
             result = error
+        except TimeoutError:
+            result = ForkError("killed", "it hung", 0)
         for process in attached:
             process.terminate()
             process.wait(20)
@@ -257,18 +260,30 @@ def _bad_end(fault: Fault, error: ForkError) -> list[str]:
     return []
 
 
-async def run(directory: Path, seconds: float, seed: int, kinds: tuple[str, ...] = KINDS, exhaustive: bool = False) -> dict:
+def parse_fault(text: str) -> Fault:
+    """"kill:1101", "errno:517:28", "errno:1:28:308" (the first call of number 308), "phase:frozen"."""
+    kind, place, *rest = text.split(":")
+    if place.isdigit():
+        error, number = ([int(word) for word in rest] + [0, -1][len(rest) :])[:2]
+        return Fault(kind, count=int(place), error=error, number=number)
+    return Fault(kind, phase=place)
+
+
+async def run(
+    directory: Path, seconds: float, seed: int, kinds: tuple[str, ...] = KINDS, exhaustive: bool = False, chosen: Sequence[Fault] = ()
+) -> dict:
     """Outcomes as plain data: {"seed", "totals", "tried", "ended": {text: count}, "wrong": [{"fault", "ended", "wrong"}]}."""
     generator = random.Random(seed)
     outcomes: list[Outcome] = []
     async with Lane(directory) as lane:
         deadline = time.monotonic() + seconds
-        for fault in lane.faults(generator, kinds, exhaustive):
+        for fault in chosen or lane.faults(generator, kinds, exhaustive):
             if not exhaustive and time.monotonic() > deadline:
                 break
+            print(f"{fault}: ", end="", file=sys.stderr, flush=True)
             outcome = await lane.attempt(fault)
             outcomes.append(outcome)
-            print(f"{fault}: {outcome.ended}" + "".join(f"\n    WRONG {line}" for line in outcome.wrong), file=sys.stderr, flush=True)
+            print(outcome.ended + "".join(f"\n    WRONG {line}" for line in outcome.wrong), file=sys.stderr, flush=True)
             if outcome.wrong:
                 lane.before = state.state_of(lane.source.pid)       # what comes next is judged by itself
                 lane.leftovers = lane._host()
@@ -284,12 +299,16 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--exhaustive", action="store_true", help="every system call once, however long it takes")
+    parser.add_argument("--fault", action="append", metavar="KIND:COUNT[:ERRNO[:NUMBER]]", help="these alone")
     parser.add_argument("--only", action="append", choices=KINDS)
     arguments = parser.parse_args()
     own_mount_namespace()
     directory = Path(tempfile.mkdtemp(prefix="tclone-faults-"))
     try:
-        report = asyncio.run(run(directory, arguments.seconds, arguments.seed, tuple(arguments.only or KINDS), arguments.exhaustive))
+        report = asyncio.run(
+            run(directory, arguments.seconds, arguments.seed, tuple(arguments.only or KINDS), arguments.exhaustive,
+                [parse_fault(text) for text in arguments.fault or []])
+        )  # fmt: skip
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     print(json.dumps(report))

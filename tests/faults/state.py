@@ -23,6 +23,7 @@ _STATUS_FIELDS = (
 _PROCESS_FILES = ("cmdline", "limits", "oom_score_adj", "coredump_filter", "timers", "uid_map", "cgroup")
 # Mappings whose pages are the kernel's own, or (the vdso) written to by the fork in a place nobody uses.
 _KERNEL_MAPS = ("[vvar]", "[vvar_vclock]", "[vdso]", "[vsyscall]")
+_LARGE_FILE = 0o100000
 # poll, nanosleep, restart_syscall, clock_nanosleep
 _SLEEPS = ("7", "35", "219", "230")
 
@@ -52,11 +53,14 @@ def _status(path: Path) -> dict[str, str]:
 def _thread(path: Path) -> dict[str, Any]:
     """A thread's own state, with where it waits: the system call, its arguments, its stack and its next instruction.
 
-    A sleep that was interrupted goes on under another number (restart_syscall), whose arguments mean nothing.
+    A sleep that was interrupted goes on under another number (restart_syscall), whose arguments mean nothing; a stopped job is at its call, or
+    behind it.
     """
     waits = (path / "syscall").read_text().split()
     if waits[0].isdigit():
         waits = waits[7:] if waits[0] in _SLEEPS else waits
+    if _stat(path / "stat")["state"] in "Tt":
+        waits = waits[-2:-1]
     return {"stat": _stat(path / "stat"), "status": _status(path / "status"), "waits": waits}
 
 
@@ -145,6 +149,8 @@ def portable(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _portable_process(process: dict[str, Any], inner: dict[str, str]) -> dict[str, Any]:
+    if "maps" not in process:
+        return {"zombie": True}
     kept = {name: value for name, value in process.items() if name not in ("threads", "namespaces", "cgroup", "timers", "maps", "descriptors")}
     kept["threads"] = {
         thread["status"]["NSpid"].split()[-1]: {
@@ -154,17 +160,21 @@ def _portable_process(process: dict[str, Any], inner: dict[str, str]) -> dict[st
         }
         for thread in process["threads"].values()
     }
-    if "maps" in process:
-        kept["maps"] = {_portable_map(name): content for name, content in process["maps"].items()}
-        kept["descriptors"] = {fd: _portable_descriptor(lines) for fd, lines in process["descriptors"].items()}
+    kept["maps"] = {_portable_map(name): content for name, content in process["maps"].items()}
+    kept["descriptors"] = {fd: _portable_descriptor(lines) for fd, lines in process["descriptors"].items()}
     return kept
 
 
 def _portable_map(line: str) -> str:
-    fields = line.split(None, 5)
-    return " ".join([*fields[:3], *(field for field in fields[5:])])
+    """Anonymous shared memory has another name in a branch: it is made of a memfd there."""
+    fields = line.replace("/memfd:/dev/zero (deleted)", "/dev/zero (deleted)").split(None, 5)
+    return " ".join([*fields[:3], *fields[5:]])
 
 
 def _portable_descriptor(lines: list[str]) -> list[str]:
+    """Its target, position, flags and content; O_LARGEFILE, which a pipe in a branch has and no program asks for, is left out."""
+    kept = [line for line in lines[1:] if line.startswith(("pos:", "flags:", "eventfd-count:", "sigmask:", "clockid:"))]
+    kept = [f"flags: {int(line.split()[1], 8) & ~_LARGE_FILE:o}" if line.startswith("flags:") else line for line in kept]
     target = re.sub(r":\[\d+\]", "", lines[0])
-    return [target, *(line for line in lines[1:] if line.startswith(("pos:", "flags:", "eventfd-count:", "sigmask:", "clockid:")))]
+    # The name of a file that has none any more is what can be missing after a fault (fd N is there under a spare name).
+    return ["(deleted)" if target.endswith(" (deleted)") else target, *kept]

@@ -118,6 +118,8 @@ class ForkRun:
                 status = self._end(process)
                 if killer is not None:
                     killer.join()
+                if status < 0:
+                    self._tidy()
         if last is None or last["event"] != "done" or status != 0:
             last = last or {}
             raise ForkError(last.get("code", "killed"), last.get("message", "it ended without a word"), status)
@@ -171,6 +173,8 @@ class ForkRun:
                 self.phases[message["name"]] = message["ms"]
                 if message["name"] == "frozen":
                     self._send_roots(control)
+            elif message["event"] == "blocker":
+                continue        # the error that follows has them all
             elif message["event"] == "branch":
                 if message["error"]:
                     self.branch_errors[message["id"]] = message["error"]
@@ -186,6 +190,11 @@ class ForkRun:
                 return
             finally:
                 os.close(root)
+
+    def _tidy(self) -> None:
+        """As the engine does when livefork was killed. A source that has ended meanwhile needs none."""
+        argv = [str(NATIVE / "tclone-livefork"), "tidy", "--source", str(self.source.pid)]
+        subprocess.run(argv, stdin=subprocess.DEVNULL, timeout=_FORK_SECONDS, check=False)
 
     @staticmethod
     def _end(process: subprocess.Popen[bytes]) -> int:

@@ -4,7 +4,7 @@
  *     inject REPORT WHAT N run COMMAND ARGUMENT...   trace a command from its start
  *     inject REPORT WHAT N attach PID                trace a running process and what it forks; says "attached" on standard output first
  *
- * WHAT is an errno (12), or `kill`. Calls are counted over all traced threads in the order in which they are entered; N = 0 counts only.
+ * WHAT is an errno (12), or `kill`; with "@NUMBER" behind it only that system call counts. Calls are counted over all traced threads in the order in which they are entered; N = 0 counts only.
  * Once the call has been hit everything is let go, so that the rest runs as it does without a tracer. REPORT receives one line,
  * "hit NUMBER" (of the system call) or "counted TOTAL". `run` ends as the command ends.
  */
@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/user.h>
@@ -39,6 +40,7 @@ static struct tracee tracees[MAX_TRACEES];
 static int tracee_count;
 static long counted, wanted;
 static int wanted_errno;    /* 0 = kill */
+static long wanted_number = -1;     /* -1 = any system call */
 static const char *report_path;
 static volatile sig_atomic_t asked_to_stop;
 
@@ -83,6 +85,15 @@ static void set_result(pid_t tid, long number, long result)
     ptrace(PTRACE_SETREGS, tid, 0, &regs);
 }
 
+/* What a traced thread starts is traced as well, and stands still until it is let go. */
+static void note_child(pid_t tid, int event)
+{
+    unsigned long child;
+    if ((event == PTRACE_EVENT_FORK || event == PTRACE_EVENT_VFORK || event == PTRACE_EVENT_CLONE)
+        && ptrace(PTRACE_GETEVENTMSG, tid, 0, &child) == 0)
+        tracee_of((pid_t)child);
+}
+
 /* Leave every thread alone. One that runs is interrupted first: only a stopped tracee can be detached. */
 static void let_all_go(void)
 {
@@ -99,10 +110,19 @@ static void let_all_go(void)
             }
             if (WSTOPSIG(status) != SYSCALL_STOP && !(status >> 16))
                 signal = WSTOPSIG(status);
+            note_child(tracee->tid, status >> 16);
+            tracee = &tracees[0];
         }
         ptrace(PTRACE_DETACH, tracee->tid, 0, signal);
         forget(tracee);
     }
+}
+
+/* Ends, which cannot fail; and what is called again and again while waiting, as often as it happens to take. */
+static bool is_beside_the_point(long number)
+{
+    return number == SYS_exit || number == SYS_exit_group || number == SYS_rt_sigreturn || number == SYS_sched_yield || number == SYS_wait4
+        || number == SYS_nanosleep || number == SYS_clock_nanosleep;
 }
 
 /* Returns true when the call was the wanted one and everything has been let go. */
@@ -120,8 +140,9 @@ static bool at_syscall(struct tracee *tracee, pid_t victim)
     if (ptrace(PTRACE_GETREGS, tracee->tid, 0, &regs) < 0)
         return false;
     long number = (long)regs.orig_rax;
-    /* Ends cannot fail, and nobody can do anything about it. */
-    if (number == SYS_exit || number == SYS_exit_group || number == SYS_rt_sigreturn || ++counted != wanted)
+    if (wanted_number < 0 ? is_beside_the_point(number) : number != wanted_number)
+        return false;
+    if (++counted != wanted)
         return false;
     report("hit", number);
     if (wanted_errno) {
@@ -160,6 +181,7 @@ static int follow(pid_t command)
         }
         tracee->stopped = true;
         int signal = WSTOPSIG(status), event = status >> 16;
+        note_child(tid, event);
         if (signal == SYSCALL_STOP) {
             if (at_syscall(tracee, command))
                 return -1;
@@ -183,6 +205,7 @@ static int run(char **argv)
     if (child < 0)
         die("fork");
     if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         raise(SIGSTOP);
         execv(argv[0], argv);
         _exit(127);
@@ -230,7 +253,9 @@ int main(int argc, char **argv)
         return 125;
     }
     report_path = argv[1];
-    wanted_errno = strcmp(argv[2], "kill") == 0 ? 0 : atoi(argv[2]);
+    const char *only = strchr(argv[2], '@');
+    wanted_errno = strncmp(argv[2], "kill", 4) == 0 ? 0 : atoi(argv[2]);
+    wanted_number = only ? atol(only + 1) : -1;
     wanted = atol(argv[3]);
     return strcmp(argv[4], "run") == 0 ? run(argv + 5) : attach(atoi(argv[5]));
 }

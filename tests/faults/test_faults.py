@@ -1,0 +1,67 @@
+"""The fault injection lane (lane.py): every phase, and as many system calls as fit into a budget of time.
+
+`TCLONE_FAULTS_SECONDS` is that budget (default 40), `TCLONE_FAULTS_SEED` repeats a run, `TCLONE_FAULTS_EXHAUSTIVE=1` tries every system call
+once, which takes hours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.faults import lane, state
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+_SECONDS = float(os.environ.get("TCLONE_FAULTS_SECONDS", "40"))
+_SEED = int(os.environ.get("TCLONE_FAULTS_SEED", str(random.SystemRandom().randrange(1 << 32))))
+_EXHAUSTIVE = os.environ.get("TCLONE_FAULTS_EXHAUSTIVE") == "1"
+_TIMEOUT = 24 * 3600 if _EXHAUSTIVE else _SECONDS + 240
+
+
+@pytest.mark.timeout(_TIMEOUT + 30)
+def test_source_is_as_before_whatever_fails() -> None:
+    argv = [sys.executable, "-m", "tests.faults.lane", "--seconds", str(_SECONDS), "--seed", str(_SEED)]
+    if _EXHAUSTIVE:
+        argv.append("--exhaustive")
+    done = subprocess.run(
+        argv, cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=_TIMEOUT, check=False, env=os.environ
+    )
+    assert done.returncode == 0, f"{' '.join(argv)}:\n{done.stderr[-8000:]}\n{done.stdout}"
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["wrong"] == []
+    assert report["last"] == "done", "a fork without a fault no longer works"
+    assert report["tried"] > 2 * len(lane.PHASES)
+
+
+def test_a_changed_process_is_noticed(tmp_path: Path) -> None:
+    """The comparison itself: a byte of memory, a descriptor's position, a name."""
+    program = (
+        "import ctypes, os, sys\n"
+        "block = ctypes.create_string_buffer(1 << 16)\n"
+        f"fd = os.open({str(tmp_path / 'file')!r}, os.O_RDWR | os.O_CREAT)\n"
+        "for line in sys.stdin:\n"
+        "    if line == 'memory\\n': block[5] = b'x'\n"
+        "    if line == 'position\\n': os.write(fd, b'abc')\n"
+        "    if line == 'name\\n': ctypes.CDLL(None).prctl(15, b'other', 0, 0, 0)\n"
+        "    print('done', flush=True)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin and process.stdout
+        for change, where in (("memory", "/maps/"), ("position", "/descriptors/"), ("name", "/status/Name")):
+            process.stdin.write("nothing\n")
+            process.stdin.flush()
+            process.stdout.readline()
+            before = state.state_of(process.pid)
+            process.stdin.write(change + "\n")
+            process.stdin.flush()
+            process.stdout.readline()
+            differences = state.differences(before, state.state_of(process.pid))
+            assert any(where in line for line in differences), differences
+        process.stdin.close()
