@@ -74,7 +74,9 @@ static int tidy_process(struct process *process, struct error *err)
         return -1;
     for (int i = 0; i < process->thread_count; i++) {
         struct thread *thread = &process->threads[i];
-        int left = inject_in_cave(thread) || inject_in_scratch(thread) ? bring_back(thread, err) : 0;
+        /* Whom nothing was left with has been stopped all the same, which its epoll_wait must not tell (interrupted.h). */
+        bool ours = inject_in_cave(thread) || inject_in_scratch(thread);
+        int left = ours ? bring_back(thread, err) : set_registers(thread->tid, &thread->regs, err);
         if (left < 0)
             return -1;
         busy += left;
