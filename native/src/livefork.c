@@ -4,6 +4,7 @@
 #include "copy.h"
 #include "family.h"
 #include "freeze.h"
+#include "huge_pages.h"
 #include "inject.h"
 #include "mounts.h"
 #include "memory_flags.h"
@@ -149,6 +150,8 @@ static int copy_frozen(struct job *job, struct error *err)
     if (capture(world, err) < 0)
         return -1;
     control_phase(&job->control, "captured", &job->times.captured);
+    if (huge_pages_check(world, job->branch_count, err) < 0)
+        return -1;
     rebuild_set_current(&job->compiled);
     FOR_LIVE(job, branch)
         families_avoid(world, branch->init, &branch->err);

@@ -1,4 +1,5 @@
 #include "memory.h"
+#include "huge_pages.h"
 #include "proc.h"
 
 #include <errno.h>
@@ -36,9 +37,19 @@ static enum vma_kind kind_of(const struct vma *vma, const char *name)
     if (strncmp(name, "/memfd:", 7) == 0 || strncmp(name, "/SYSV", 5) == 0 || strncmp(name, "/dev/shm/", 9) == 0
         || strcmp(name, "/dev/zero (deleted)") == 0)
         return VMA_SHARED_OBJECT;
+    if (strncmp(name, HUGE_PAGE_NAME, strlen(HUGE_PAGE_NAME)) == 0)
+        return vma->shared ? VMA_SHARED_OBJECT : VMA_HUGE;
     if (*name == '/')
         return VMA_FILE;
     return vma->shared ? VMA_SHARED_OBJECT : VMA_ANONYMOUS;
+}
+
+static int map_file_huge_shift(const struct process *process, const struct vma *vma)
+{
+    char path[96];
+    snprintf(path, sizeof path, "/proc/%d/map_files/%lx-%lx", process->pid, (unsigned long)vma->start, (unsigned long)vma->end);
+    AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
+    return fd < 0 ? 0 : huge_page_shift(fd);
 }
 
 static int parse_line(struct process *process, char *line, struct vma *vma, struct error *err)
@@ -56,7 +67,9 @@ static int parse_line(struct process *process, char *line, struct vma *vma, stru
     vma->kind = kind_of(vma, name);
     if (*name == '/')
         vma->path = unescape(name);
-    else if (strncmp(name, "anon_inode:", 11) == 0)
+    if (strncmp(name, HUGE_PAGE_NAME, strlen(HUGE_PAGE_NAME)) == 0)
+        vma->huge_shift = (uint8_t)map_file_huge_shift(process, vma);
+    if (strncmp(name, "anon_inode:", 11) == 0)
         return fail(err, "unsupported", "%s maps a kernel object (%.60s) that cannot be copied; end the program that uses it",
                     process_label(process), name);
     return 0;

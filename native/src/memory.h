@@ -9,6 +9,7 @@ enum vma_kind {
     VMA_ANONYMOUS,
     VMA_STACK,          /* grows down */
     VMA_FILE,
+    VMA_HUGE,           /* private and anonymous, of huge pages: huge_pages.c */
     VMA_SHARED_OBJECT,  /* memfd, /dev/shm, shared anonymous, SysV: shared.c */
     VMA_VDSO,           /* vdso and vvar: made by one arch_prctl */
     VMA_VSYSCALL,
@@ -26,6 +27,7 @@ struct vma {
     bool by_userfaultfd;        /* filled with UFFDIO_COPY (process_batch.c) */
     uint32_t attributes;        /* MEMORY_BIT of memory_flags.h */
     uint8_t key;                /* protection key */
+    uint8_t huge_shift;         /* log2 of the page size, for mappings of hugetlbfs; else 0 */
     bool kept;                  /* in a branch: inherited from the family's holder (family.h) */
 };
 

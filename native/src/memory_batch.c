@@ -1,4 +1,5 @@
 #include "memory_batch.h"
+#include "huge_pages.h"
 #include "namespaces.h"
 #include "parts/parts.h"
 #include "rebuild.h"
@@ -15,6 +16,7 @@
 #include <unistd.h>
 
 #define ARCH_MAP_VDSO_64 0x2003
+#define KEYS 16
 #ifndef MAP_DROPPABLE
 #define MAP_DROPPABLE 0x08
 #endif
@@ -103,6 +105,8 @@ static int map_flags(const struct vma *vma)
         flags |= vma->shared ? MAP_SHARED : MAP_PRIVATE;
     if (vma->kind == VMA_ANONYMOUS || vma->kind == VMA_STACK)
         flags |= MAP_ANONYMOUS;
+    if (vma->kind == VMA_HUGE)
+        flags |= MAP_ANONYMOUS | MAP_HUGETLB | (int)HUGE_SIZE_FLAG(vma->huge_shift);
     return flags;
 }
 
@@ -192,6 +196,43 @@ static int emit_vma(struct context *context, const struct vma *vma, struct error
     return 0;
 }
 
+/* ---- protection keys ---- */
+
+/* A mapping that may only be executed has a key which the kernel itself chose and does not count as allocated; 0 = there is none. */
+static int execute_only_key(const struct memory_map *map)
+{
+    for (int i = 0; i < map->vma_count; i++)
+        if (map->vmas[i].protection == PROT_EXEC && map->vmas[i].key)
+            return map->vmas[i].key;
+    return 0;
+}
+
+static bool uses_keys(const struct context *context, int reserved)
+{
+    return context->process->state->keys || reserved;
+}
+
+/* The kernel gives the lowest free key. So all are taken, except the one that it shall choose for execute-only mappings … */
+static void emit_keys(struct context *context, int reserved)
+{
+    if (!uses_keys(context, reserved))
+        return;
+    for (int key = 1; key < KEYS; key++)
+        EMIT(context->batch, "protection key", SYS_pkey_alloc, 0, 0);
+    if (reserved)
+        EMIT(context->batch, "protection key", SYS_pkey_free, (uint64_t)reserved);
+}
+
+/* … and those given back that the source has not. */
+static void emit_spare_keys(struct context *context, int reserved)
+{
+    if (!uses_keys(context, reserved))
+        return;
+    for (int key = 1; key < KEYS; key++)
+        if (key != reserved && !(context->process->state->keys & 1u << key))
+            EMIT(context->batch, "protection key", SYS_pkey_free, (uint64_t)key);
+}
+
 static void emit_layout(struct context *context, const struct file_opening *executable)
 {
     const struct memory_map *map = context->map;
@@ -244,9 +285,12 @@ int memory_emit_maps(struct batch *batch, const struct process *process, const c
     emit_clearance(&context);
     emit_inheritance(&context);
     EMIT(batch, context.label, SYS_arch_prctl, ARCH_MAP_VDSO_64, map->vvar);
+    int reserved = execute_only_key(map);
+    emit_keys(&context, reserved);
     for (int i = 0; i < map->vma_count; i++)
         if (emit_vma(&context, &map->vmas[i], err) < 0)
             return -1;
+    emit_spare_keys(&context, reserved);
     emit_layout(&context, executable);
     emit_userfaultfd(&context);
     return 0;
@@ -291,7 +335,9 @@ static void emit_protection(struct context *context)
 {
     for (int i = 0; i < context->map->vma_count; i++) {
         const struct vma *vma = &context->map->vmas[i];
-        if (once_writable(vma))
+        if (vma->key && vma->protection != PROT_EXEC)
+            EMIT(context->batch, "protection key", SYS_pkey_mprotect, vma->start, vma->end - vma->start, (uint64_t)vma->protection, vma->key);
+        else if (once_writable(vma))
             EMIT(context->batch, context->label, SYS_mprotect, vma->start, vma->end - vma->start, (uint64_t)vma->protection);
     }
 }

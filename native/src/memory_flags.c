@@ -133,11 +133,11 @@ static void make_samples(char *samples[MEMORY_ATTRIBUTES])
     samples[MEMORY_SHADOW_STACK] = shadow_stack();
 }
 
-static uint64_t flags_of_vvar(const struct vma_record *records, ssize_t count)
+static uint64_t flags_of_special(const struct vma_record *records, ssize_t count, const char *special)
 {
     struct error err = { 0 };
     AUTO_FREE char *maps = proc_read(&err, 1 << 20, NULL, "/proc/self/maps");
-    const char *name = maps ? strstr(maps, "[vvar]") : NULL;
+    const char *name = maps ? strstr(maps, special) : NULL;
     while (name && name > maps && name[-1] != '\n')
         name--;
     return name ? flags_at(records, count, (void *)strtoul(name, NULL, 16)) : 0;
@@ -158,8 +158,8 @@ static void learn_bits(const struct vma_record *records, ssize_t count, char *sa
     uint64_t known = base;
     for (int i = 0; i < MEMORY_ATTRIBUTES; i++)
         known |= bits[i];
-    vvar_flags = flags_of_vvar(records, count);
-    bits[MEMORY_DEVICE] = vvar_flags & ~known;
+    vvar_flags = flags_of_special(records, count, "[vvar]");
+    bits[MEMORY_DEVICE] = vvar_flags & ~(known | flags_of_special(records, count, "[vdso]"));
 }
 
 static void *learn(void *unused)

@@ -1,5 +1,6 @@
 #include "shared.h"
 #include "files.h"
+#include "huge_pages.h"
 #include "mount_enter.h"
 #include "mounts.h"
 #include "sysv.h"
@@ -77,6 +78,7 @@ static struct shared_object *describe(struct world *world, int fd, const char *l
     object->uid = st.st_uid;
     object->gid = st.st_gid;
     object->aux = files_new_aux(world);
+    object->huge_shift = huge_page_shift(fd);
     AUTO_FREE char *name = without_deleted(link);
     if (starts(name, SHM_PREFIX)) {
         object->kind = SHARED_SHM_FILE;
@@ -236,8 +238,8 @@ static int make_object(struct branch *branch, const struct shared_object *object
     if (fd < 0 && object->kind == SHARED_SHM_FILE)
         fd = make_unlinked_shm(branch, object, err);
     else if (fd < 0)
-        fd = memfd_create(object->name, MFD_CLOEXEC | (object->seals >= 0 && !(object->seals & F_SEAL_SEAL && object->seals == F_SEAL_SEAL)
-                                                       ? MFD_ALLOW_SEALING : 0));
+        fd = memfd_create(object->name, MFD_CLOEXEC | (object->seals >= 0 && object->seals != F_SEAL_SEAL ? MFD_ALLOW_SEALING : 0)
+                                            | (object->huge_shift ? MFD_HUGETLB | HUGE_SIZE_FLAG(object->huge_shift) : 0));
     if (fd < 0)
         return fail_errno(err, "cannot make the shared memory %s", object->name);
     branch->objects[object->index] = fd;
@@ -290,6 +292,8 @@ int64_t shared_fill(struct world *world, struct branch *branch, int index, struc
     struct shared_object *object = world->shared->list[index];
     if (object->kind == SHARED_SYSV)
         return sysv_fill(object, branch->attached[index]);
+    if (object->huge_shift)
+        return huge_pages_copy(object, branch->objects[index], err);
     int64_t copied = copy_extents(object->source, branch->objects[index], object->size);
     if (copied < 0)
         return fail_errno(err, "cannot fill the shared memory %s of the branch", object->name);

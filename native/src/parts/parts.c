@@ -18,6 +18,7 @@ const struct part *const parts[] = {
     &part_pending_signals,      /* after the actions: setting one to ignore would discard them */
     &part_semaphore_undo,
     &part_process,
+    &part_keys,
     &part_root,
     &part_credentials,
     &part_after_credentials,

@@ -68,6 +68,7 @@ struct process_state {
     int dumpable, child_subreaper, thp_disabled, memory_merge;
     int memory_deny_write_execute;
     int oom_score_adjust;
+    uint16_t keys;              /* allocated protection keys, without 0 */
     siginfo_t *pending;         /* shared by all threads */
     int pending_count;
 };
@@ -86,6 +87,6 @@ struct process_state *process_state(struct process *process);
 
 extern const struct part part_name, part_alt_stack, part_signal_actions, part_limits, part_attributes, part_process, part_root, part_interval_timers,
     part_posix_timers, part_pending_signals, part_credentials, part_after_credentials, part_seccomp, part_semaphore_undo,
-    part_inotify_overflow;
+    part_inotify_overflow, part_keys;
 
 #endif
