@@ -10,7 +10,7 @@
 #define PAGE 4096ul
 #define WINDOW_PAGES 512ul
 #define WINDOW (WINDOW_PAGES * PAGE)
-#define WORTH (1ul << 20)       /* bytes; a holder costs a round trip between livefork and the branch, a fraction of a millisecond */
+#define WORTH (64ul << 10)       /* bytes; a holder costs a round trip between livefork and the branch, a fraction of a millisecond */
 #define CANDIDATES 3            /* different contents of one page that are looked at */
 
 #define PRESENT (1ull << 63)
