@@ -81,6 +81,12 @@ int memory_check_vma(const struct process *process, const struct vma *vma, struc
     const char *name = vma->path ? vma->path : "a device";
     if (vma->kind == VMA_VDSO || vma->kind == VMA_VSYSCALL)
         return 0;
+    if (vma->shared && strcmp(name, "/secretmem (deleted)") == 0)
+        return fail(err, "unsupported", "%s maps secret memory (memfd_secret, at %lx), which nobody else can read; end the program that uses it",
+                    process_label(process), (unsigned long)vma->start);
+    if (strcmp(name, "/[aio] (deleted)") == 0)
+        return fail(err, "unsupported", "%s has an asynchronous I/O context (io_setup, at %lx), which cannot be forked; start it with another way of "
+                    "input and output (databases have an option for it) or end it", process_label(process), (unsigned long)vma->start);
     if (vma->attributes & MEMORY_BIT(MEMORY_DEVICE))
         return fail(err, "unsupported", "%s maps the memory of a device (%.200s at %lx), which cannot be copied; end the program that uses it",
                     process_label(process), name, (unsigned long)vma->start);

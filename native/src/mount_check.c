@@ -170,8 +170,13 @@ bool mounts_refuse_fuse(const struct process *process, int fd, const char *link,
     snprintf(path, sizeof path, "/proc/%d/fd/%d", process->pid, fd);
     if (*link != '/' || !fuse_serves(path))
         return false;
-    snprintf(message, sizeof message, "%s has %.200s open (fd %d), which a FUSE server serves; close it, then unmount the file system",
-             process_label(process), link, fd);
+    /* Memory by memfd_secret lies on a file system that is mounted nowhere, too. */
+    if (strcmp(link, "/secretmem (deleted)") == 0)
+        snprintf(message, sizeof message, "%s holds secret memory (memfd_secret, fd %d), which nobody else can read; end the program that uses it",
+                 process_label(process), fd);
+    else
+        snprintf(message, sizeof message, "%s has %.200s open (fd %d), which a FUSE server serves; close it, then unmount the file system",
+                 process_label(process), link, fd);
     blockers_add(blockers, process, fd, message);
     return true;
 }

@@ -51,7 +51,8 @@ async def _refuse(program: str, mode: str, directory: Path) -> str:
         finally:
             source.write("/tmp/fidelity/go", "source")
             await asyncio.sleep(0.2)
-        raise NotRefusedError("it was forked")
+        made = " (made)" if source.read(f"/tmp/fidelity/{program}.made") is not None else ""
+        raise NotRefusedError(f"it was forked{made}")
 
 
 def refusal(program: str, mode: str, directory: Path) -> str:

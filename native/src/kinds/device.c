@@ -17,6 +17,7 @@
 #define URANDOM_MINOR 9
 #define MISC_MAJOR 10
 #define FUSE_MINOR 229
+#define ANY_MINOR (~0u)
 #define OPEN_FLAGS (O_ACCMODE | O_APPEND | O_NONBLOCK | O_NOFOLLOW)
 
 static const char *device_path(const struct stat *st)
@@ -101,6 +102,41 @@ static const struct refusal refusals[] = {
     { "time:[", "a namespace descriptor", "close it before the fork" },
 };
 
+/* Devices by their numbers, whatever the name by which they were opened. */
+static const struct device_refusal {
+    unsigned major, minor;      /* ANY_MINOR = all of them */
+    const char *what, *remedy;
+} device_refusals[] = {
+    { 1, 11, "the kernel's log", "end the program that reads it" },
+    { 1, 1, "the machine's memory", "end the program that uses it" },
+    { 4, ANY_MINOR, "a console or serial line", "end the program, or let it use a pseudo terminal" },
+    { 7, ANY_MINOR, "a virtual console's memory", "end the program that reads it" },
+    { 10, 200, "a tunnel device", "end the VPN program" },
+    { 10, 223, "an input device", "end the program, or use the workspace's virtual input" },
+    { 10, 229, "a FUSE connection", "unmount the FUSE file system first" },
+    { 10, 232, "KVM", "shut the virtual machine down" },
+    { 10, 237, "the control of loop devices", "end the program that holds it" },
+    { 13, ANY_MINOR, "an input device", "end the program, or use the workspace's virtual input" },
+    { 29, ANY_MINOR, "a frame buffer", "start the program with software rendering (LIBGL_ALWAYS_SOFTWARE=1)" },
+    { 81, ANY_MINOR, "a camera", "end the program that uses it" },
+    { 108, ANY_MINOR, "a PPP connection", "end the VPN program" },
+    { 116, ANY_MINOR, "a sound card", "let the program use the sound server" },
+    { 189, ANY_MINOR, "a USB device", "end the program that uses it" },
+    { 226, ANY_MINOR, "a GPU", "start the program with software rendering (LIBGL_ALWAYS_SOFTWARE=1)" },
+};
+
+static const struct device_refusal *refusal_of_device(const struct stat *st)
+{
+    if (!S_ISCHR(st->st_mode))
+        return NULL;
+    for (size_t i = 0; i < sizeof device_refusals / sizeof *device_refusals; i++) {
+        const struct device_refusal *refusal = &device_refusals[i];
+        if (refusal->major == major(st->st_rdev) && (refusal->minor == ANY_MINOR || refusal->minor == minor(st->st_rdev)))
+            return refusal;
+    }
+    return NULL;
+}
+
 static const char *type_of(const struct stat *st)
 {
     switch (st->st_mode & S_IFMT) {
@@ -128,6 +164,10 @@ static int refuse(struct world *world, const struct description *description, st
         if (strncmp(description->link, refusal->prefix, strlen(refusal->prefix)) == 0)
             return fail(err, "unsupported", "%s holds %s (fd %d); %s", holder, refusal->what, description->holder_fd, refusal->remedy);
     }
+    const struct device_refusal *device = refusal_of_device(&description->st);
+    if (device)
+        return fail(err, "unsupported", "%s holds %s (fd %d: %.200s); %s", holder, device->what, description->holder_fd, description->link,
+                    device->remedy);
     return fail(err, "unsupported", "%s holds %s (fd %d: %.200s); close it or end the program", holder, type_of(&description->st),
                 description->holder_fd, description->link);
 }

@@ -1,0 +1,44 @@
+"""Kernel objects that no branch can have are refused by name: the process, what it holds, and what to do about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fidelity.refusal import NotRefusedError, refusal
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+_NEVER_MADE = "it was forked"
+
+_OBJECTS = {
+    "secret memory": ("secret memory", "end the program"),
+    "mapped secret memory": ("maps secret memory", "end the program"),
+    "aio context": ("asynchronous I/O", "end it"),
+    "io_uring": ("io_uring", "switched off"),
+    "userfaultfd": ("userfaultfd", "end the program"),
+    "perf event": ("perf event", "stop the profiler"),
+    "BPF object": ("BPF object", "end the program"),
+    "landlock ruleset": ("landlock ruleset", "once the program has closed it"),
+    "fanotify group": ("fanotify group", "end the program"),
+    "mount under construction": ("mount under construction", "once the mount is done"),
+    "mq_notify": ("mq_notify", "end it"),
+    "namespace descriptor": ("namespace descriptor", "close it"),
+    "kernel log": ("the kernel's log", "end the program"),
+    "tunnel device": ("a tunnel device", "VPN"),
+}
+
+
+@pytest.mark.parametrize("name", _OBJECTS)
+def test_object_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    what, remedy = _OBJECTS[name]
+    try:
+        message = refusal("kernel_object", name, tmp_path / "harness")
+    except NotRefusedError as error:
+        if _NEVER_MADE in str(error) and "(made)" not in str(error):
+            pytest.skip(f"a workspace cannot make one here: {name}")
+        raise
+    assert "(kernel_object)" in message
+    assert what in message
+    assert remedy in message.split(what, 1)[1]
