@@ -2,6 +2,7 @@
 # make test    the same set-up plus what tests need, then every test
 # make down    stop TClone and remove its workspaces
 # make bench   benchmarks
+# make soak    fork one desktop 500 times on a busy machine (15 minutes)
 # make clean   remove what was built here; workspaces, images and settings in TCLONE_DATA stay
 SHELL := /bin/bash
 VENV ?= $(CURDIR)/.venv
@@ -15,7 +16,7 @@ PYTEST_ARGS ?=
 export TCLONE_VENV := $(VENV)
 
 help:
-	@sed -n 's/^# //p' Makefile | head -5
+	@sed -n 's/^# //p' Makefile | head -6
 
 up: setup
 	$(TCLONE) up --detach --image $(IMAGE)
@@ -54,9 +55,12 @@ test: test-setup
 bench: test-setup
 	TCLONE_CACHE=$(TCLONE_TEST_CACHE) $(PYTHON) bench/fork.py
 
+soak: test-setup
+	TCLONE_CACHE=$(TCLONE_TEST_CACHE) $(PYTHON) bench/soak.py
+
 clean:
 	rm -rf .pytest_cache test-artifacts tclone.egg-info
 	[ ! -f native/Makefile ] || $(MAKE) --no-print-directory -C native clean
 	find engine portal tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help up down setup packages packages-test venv venv-test native link test-setup test bench clean
+.PHONY: help up down setup packages packages-test venv venv-test native link test-setup test bench soak clean
