@@ -137,6 +137,8 @@ struct tree_node {
     int32_t before;         /* enum fork_time */
     int32_t adopts;         /* must be a child subreaper while its descendants are forked: steps below it end */
     int32_t exit_signal;
+    int32_t shares_fs;      /* root, working directory and umask, with its parent */
+    uint32_t pad_fs;
     uint32_t uid;           /* of a zombie, like its name: waitid and /proc show them */
     char name[16];
     uint64_t batch;

@@ -7,6 +7,7 @@
 #include "mounts.h"
 #include "posix_queues.h"
 #include "shared.h"
+#include "sharing.h"
 #include "sysv.h"
 #include "tasks.h"
 
@@ -104,7 +105,7 @@ static int capture_objects(struct world *world, struct error *err)
 int capture(struct world *world, struct error *err)
 {
     world->slot_base = SLOT_MINIMUM;
-    if (tasks_read(world, err) < 0 || mounts_read(world, err) < 0)
+    if (tasks_read(world, err) < 0 || sharing_read(world, err) < 0 || mounts_read(world, err) < 0)
         return -1;
     if (capture_processes(world, err) < 0)
         return -1;

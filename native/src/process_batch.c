@@ -3,6 +3,7 @@
 #include "memory_batch.h"
 #include "namespace_plan.h"
 #include "query.h"
+#include "sharing.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -65,16 +66,33 @@ static void emit_directories(struct context *context)
     EMIT(&context->batch, context->label, SYS_umask, (uint64_t)process->umask);
 }
 
+static int live_processes(const struct world *world)
+{
+    int live = 0;
+    for (int i = 0; i < world->process_count; i++)
+        live += !world->processes[i]->zombie;
+    return live;
+}
+
 static void emit_descriptors(struct context *context)
 {
     struct process *process = context->process;
     struct plan *plan = context->plan;
-    EMIT(&context->batch, context->label, SYS_unshare, CLONE_FILES);
+    bool first_of_group = process->files_group == process;
+    if (process->files_group && !first_of_group)
+        return;
+    /* Who keeps the common table with others fills it once nobody else makes descriptors in it any more. */
+    if (first_of_group)
+        EMIT(&context->batch, context->label, OP_WAIT, plan->arena + offsetof(struct arena_control, mapped), (uint64_t)live_processes(plan->world) - 1);
+    else
+        EMIT(&context->batch, context->label, SYS_unshare, CLONE_FILES);
     for (int i = 0; i < process->fd_count; i++) {
         const struct fd_entry *entry = &process->fds[i];
         EMIT(&context->batch, context->label, SYS_dup3, SLOT(plan, entry->description), (uint64_t)entry->fd,
              entry->cloexec ? O_CLOEXEC : 0);
     }
+    if (first_of_group)
+        return;
     uint64_t first = (uint64_t)plan->world->slot_base;
     if (process->map->userfaultfd_aux >= 0) {       /* stays until the memory is filled */
         uint64_t kept = aux_slot(plan->world, process->map->userfaultfd_aux);
@@ -82,6 +100,24 @@ static void emit_descriptors(struct context *context)
         first = kept + 1;
     }
     EMIT(&context->batch, context->label, SYS_close_range, first, ~0u, 0);
+}
+
+/* The slots of a table that several keep are closed by the first of them, once the others need them no more. */
+static void emit_end_of_slots(struct context *context)
+{
+    static uint64_t done;       /* futex word: how many of the others are through */
+    const struct process *process = context->process;
+    struct plan *plan = context->plan;
+    if (!process->files_group)
+        return;
+    if (!done)
+        done = plan_reserve(plan, sizeof(uint32_t));
+    if (process->files_group != process) {
+        EMIT(&context->batch, context->label, OP_SIGNAL, done);
+        return;
+    }
+    EMIT(&context->batch, context->label, OP_WAIT, done, (uint64_t)sharing_group_size(process) - 1);
+    EMIT(&context->batch, context->label, SYS_close_range, (uint64_t)plan->world->slot_base, ~0u, 0);
 }
 
 /* ---- threads ---- */
@@ -175,11 +211,13 @@ uint64_t process_batch(struct compiled *compiled, struct process *process, struc
     struct plan *plan = &compiled->plan;
     if (memory_emit_maps(&context.batch, process, label, context.executable, err) < 0)
         return 0;
-    emit_directories(&context);
+    if (!process->shares_fs)
+        emit_directories(&context);
     emit_descriptors(&context);
     EMIT(&context.batch, label, OP_SIGNAL, plan->arena + offsetof(struct arena_control, mapped));
     EMIT(&context.batch, label, OP_WAIT, compiled->gates + (uint64_t)process->index * sizeof(uint32_t), 1);
     memory_emit_attributes(&context.batch, process, label);
+    emit_end_of_slots(&context);
     /* Building the tree left a pending SIGCHLD where children ended; ignoring the signal for a moment discards it. */
     struct { uint64_t handler, flags, restorer, mask; } ignore = { 1, 0, 0, 0 }, standard = { 0, 0, 0, 0 };
     EMIT(&context.batch, label, SYS_rt_sigaction, SIGCHLD, plan_data(plan, &ignore, sizeof ignore), 0, 8);

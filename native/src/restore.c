@@ -325,7 +325,7 @@ static void fork_node(int index)
         nest_fork(index, become_node);
         return;
     }
-    long child = clone_with_pid(node->pid, CLONE_FILES, node->exit_signal);
+    long child = clone_with_pid(node->pid, CLONE_FILES | (node->shares_fs ? CLONE_FS : 0), node->exit_signal);
     if (child < 0)
         give_up(NULL, "cannot start pid %d", node->pid);
     if (child == 0)

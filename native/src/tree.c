@@ -317,7 +317,7 @@ int tree_plan(struct plan *plan, struct arena_control *control, struct error *er
         add_node(&builder, (struct tree_node){
             .pid = process->ns_pid, .kind = process->zombie ? NODE_ZOMBIE : NODE_PROCESS,
             .new_session = leads_session(process) && i > 0, .group = group_to_join(process),
-            .exit_code = process->exit_code, .exit_signal = process->exit_signal, .uid = process->zombie_uid,
+            .exit_code = process->exit_code, .exit_signal = process->exit_signal, .uid = process->zombie_uid, .shares_fs = process->shares_fs,
             .session_batch = plan->session[i].count ? batch_place(&plan->session[i]) : 0,
         }, process->namespaces[NAMESPACE_PID]);
         memcpy(builder.nodes[i].name, process->zombie_name, sizeof process->zombie_name);

@@ -114,6 +114,8 @@ struct process {
     int exit_code;              /* wait status, for zombies */
     uint32_t zombie_uid;
     char zombie_name[16];
+    struct process *files_group;    /* who comes first of those that share its descriptor table; NULL = nobody does (sharing.c) */
+    bool shares_fs;             /* root, working directory and umask are its parent's, too */
     int exit_signal;            /* what its parent gets when it ends: SIGCHLD, mostly */
     struct thread *threads;     /* [0] is the leader */
     int thread_count;

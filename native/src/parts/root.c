@@ -90,7 +90,7 @@ static int root_emit(struct batch *batch, const struct thread *thread, struct er
 {
     const struct process *process = thread->process;
     struct plan *plan = batch->plan;
-    if (thread != &process->threads[0] || strcmp(process->root, "/") == 0)
+    if (thread != &process->threads[0] || process->shares_fs || strcmp(process->root, "/") == 0)
         return 0;
     char what[192];
     snprintf(what, sizeof what, "%s: root %.100s", process_label(process), process->root);
