@@ -23,6 +23,7 @@
 #define STAT_EXIT_SIGNAL 38
 #define STAT_EXIT_CODE 52
 #define PTRACE_GET_RSEQ_CONFIG 0x420f
+#define PTRACE_GET_USER_DISPATCH 0x4211 /* PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, Linux 6.4 */
 
 /* How many pid namespaces lie around the workspace's own, seen from ours: the first process is in the workspace's own. */
 static int level_of_first(const char *field)
@@ -148,6 +149,16 @@ static uint64_t rseq_abort_address(const struct thread *thread)
     return thread->regs.rip - section.start < section.length ? section.abort : 0;
 }
 
+/*
+ * Syscalls that livefork runs inside such a thread would be sent to the program, as a SIGSYS that ends it while signals are blocked. It could be turned
+ * off meanwhile, but would stay off if livefork were killed then.
+ */
+static bool dispatches_syscalls(pid_t tid)
+{
+    struct { uint64_t mode, selector, offset, length; } dispatch = { 0 };
+    return ptrace(PTRACE_GET_USER_DISPATCH, tid, sizeof dispatch, &dispatch) == 0 && dispatch.mode;
+}
+
 static int read_thread(struct thread *thread, struct error *err)
 {
     static char buffer[XSTATE_LIMIT];
@@ -165,6 +176,9 @@ static int read_thread(struct thread *thread, struct error *err)
     memcpy(thread->xstate, buffer, io.iov_len);
     if (ptrace(PTRACE_GETSIGMASK, tid, sizeof thread->signal_mask, &thread->signal_mask) < 0)
         return fail_errno(err, "cannot read the signal mask of thread %d", tid);
+    if (dispatches_syscalls(tid))
+        return fail(err, "unsupported", "%s catches its own system calls (syscall user dispatch, as Wine does), which cannot be forked",
+                    process_label(thread->process));
     interrupted_conceal(thread);
     struct { uint64_t pointer; uint32_t size, signature, flags, pad; } rseq = { 0 };
     if (ptrace(PTRACE_GET_RSEQ_CONFIG, tid, sizeof rseq, &rseq) < 0)

@@ -93,6 +93,7 @@ struct thread {
     struct filter *filters;         /* parts/seccomp.c */
     struct attributes *attributes;  /* attributes.c: scheduling, affinity, pdeathsig, timer slack … */
     struct pending_signals *pending;
+    struct switches *switches;      /* parts/switches.c */
 };
 
 struct process {

@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 
 #define FDINFO_LIMIT 4096
+#define STATUS_LIMIT (1u << 20)
 #define PIDFD_THREAD_FLAG O_EXCL    /* PIDFD_THREAD, which older headers lack */
 
 struct pidfd_state {
@@ -67,6 +68,24 @@ static int pidfd_capture(struct world *world, struct description *description, s
     return 0;
 }
 
+/* A thread of the world is made long after its descriptors. The first thread is as good as its process. */
+static int pidfd_check(struct world *world, const struct description *description, struct error *err)
+{
+    (void)world;
+    struct error ignored = { 0 };
+    AUTO_FREE char *text = proc_read(&ignored, FDINFO_LIMIT, NULL, "/proc/self/fdinfo/%d", description->local);
+    const char *field = text ? proc_field(text, "Pid") : NULL;
+    int host = field ? atoi(field) : -1;
+    if (host <= 0 || !(description->flags & PIDFD_THREAD_FLAG))
+        return 0;
+    AUTO_FREE char *status = proc_read(&ignored, STATUS_LIMIT, NULL, "/proc/%d/status", host);
+    const char *group = status ? proc_field(status, "Tgid") : NULL;
+    if (group && atoi(group) != host)
+        return fail(err, "unsupported", "%s refers to a single thread of a process, which cannot be forked yet; close it",
+                    description_label(description));
+    return 0;
+}
+
 /* Descriptors of one dead process are told by their inode to be so: one short-lived process for each inode. */
 static struct batch *creator_of_dead(struct plan *plan, const struct description *description)
 {
@@ -108,4 +127,5 @@ const struct fd_kind kind_pidfd = {
     .match = pidfd_match,
     .capture = pidfd_capture,
     .emit = pidfd_emit,
+    .check = pidfd_check,
 };
