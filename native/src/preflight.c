@@ -7,6 +7,7 @@
 #include "namespaces.h"
 #include "outside.h"
 #include "proc.h"
+#include "sharing.h"
 #include "tasks.h"
 #include "settle.h"
 
@@ -20,6 +21,8 @@
 #include <unistd.h>
 
 #define PIDFD_THREAD_FLAG O_EXCL    /* PIDFD_THREAD, which older headers lack */
+#define SHARING_TRIES 10
+#define SHARING_PAUSE_US 5000
 #define MAX_PROCESSES 4096
 
 /* One look at a workspace. */
@@ -252,13 +255,36 @@ static void add_process(struct check *check, pid_t pid)
     world->processes[world->process_count++] = process;
 }
 
+/* Between vfork and exec this is so for a moment. */
+static bool goes_on_sharing_memory(pid_t parent, pid_t child)
+{
+    for (int tries = 0; tries < SHARING_TRIES; tries++) {
+        if (sharing_memory(parent, child) != 1)
+            return false;
+        usleep(SHARING_PAUSE_US);
+    }
+    return true;
+}
+
+static void add_child(struct check *check, pid_t parent, pid_t child)
+{
+    int before = check->world->process_count;
+    add_process(check, child);
+    if (check->world->process_count == before || !goes_on_sharing_memory(parent, child))
+        return;
+    char message[256];
+    snprintf(message, sizeof message, "%s shares its memory with its parent (vfork, or clone with CLONE_VM), which cannot be forked; let it execute a "
+             "program, or end it", process_label(check->world->processes[before]));
+    blockers_add(&check->findings->blockers, check->world->processes[before], -1, message);
+}
+
 static void add_children_of_thread(struct check *check, pid_t pid, pid_t tid)
 {
     struct error err = { 0 };
     AUTO_FREE char *own = proc_read(&err, 1 << 20, NULL, "/proc/%d/task/%d/children", pid, tid);
     char *rest = own;
     for (long child = rest ? strtol(rest, &rest, 10) : 0; child > 0; child = strtol(rest, &rest, 10))
-        add_process(check, (pid_t)child);
+        add_child(check, pid, (pid_t)child);
 }
 
 /* A child belongs to the thread that forked it. */

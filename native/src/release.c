@@ -95,7 +95,7 @@ static int set_thread(const struct thread *thread, pid_t tid, int memory, struct
 {
     struct user_regs_struct regs = thread->regs;
     interrupted_restart(&regs, memory, monotonic_ns() - thread->process->world->frozen_ns);
-    if (set_registers(tid, &regs, err) < 0)
+    if (attributes_finish(thread, tid, err) < 0 || set_registers(tid, &regs, err) < 0)
         return -1;
     struct iovec io = { thread->xstate, thread->xstate_size };
     if (ptrace(PTRACE_SETREGSET, tid, NT_X86_XSTATE, &io) < 0)

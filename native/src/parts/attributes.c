@@ -1,6 +1,7 @@
 /* Of each thread: scheduling, CPU affinity, I/O priority, timer slack, personality. (The death signal: process.c, after credentials.) */
 #include "parts.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -8,6 +9,9 @@
 
 #define IOPRIO_WHO_PROCESS 1
 #define IOPRIO_CLASS_SHIFT 13
+#define IOPRIO_REALTIME 1
+#define CLAMP_NONE 1024         /* SCHED_CAPACITY_SCALE */
+#define CLAMP_FLAGS 0x60        /* SCHED_FLAG_UTIL_CLAMP */
 #define PERSONALITY_QUERY 0xffffffff
 #define DEFAULT_TIMER_SLACK 50000
 
@@ -64,6 +68,8 @@ static int attributes_collect(struct query *query, void *memo, struct error *err
     memcpy(&attributes->scheduling, query_read(query, mine->scheduling), sizeof attributes->scheduling);
     attributes->scheduling.size = sizeof attributes->scheduling;
     forget_default_slice(&attributes->scheduling);
+    if (attributes->scheduling.clamp_least || (attributes->scheduling.clamp_most && attributes->scheduling.clamp_most < CLAMP_NONE))
+        attributes->scheduling.flags |= CLAMP_FLAGS;
     memcpy(attributes->affinity, query_read(query, mine->affinity), AFFINITY_BYTES);
     attributes->affinity_size = unusual_affinity(attributes->affinity, query_result(query, mine->affinity_op));
     int64_t priority = query_result(query, mine->io_priority_op);
@@ -77,18 +83,45 @@ static int attributes_collect(struct query *query, void *memo, struct error *err
     return 0;
 }
 
+/* Somebody outside must have set these, or the workspace has been given the privilege. */
+static bool needs_privilege(const struct scheduling *scheduling)
+{
+    bool ordinary = scheduling->policy == SCHED_OTHER || scheduling->policy == SCHED_BATCH || scheduling->policy == SCHED_IDLE;
+    return !ordinary || scheduling->nice < 0;
+}
+
+static bool is_realtime(int io_priority)
+{
+    return io_priority >> IOPRIO_CLASS_SHIFT == IOPRIO_REALTIME;
+}
+
+int attributes_finish(const struct thread *thread, pid_t tid, struct error *err)
+{
+    const struct attributes *attributes = thread->attributes;
+    if (is_realtime(attributes->io_priority) && syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, tid, attributes->io_priority) < 0)
+        return fail_errno(err, "%s: cannot give its thread %d real-time I/O priority in the branch", process_label(thread->process), thread->ns_tid);
+    if (!needs_privilege(&attributes->scheduling) || syscall(SYS_sched_setattr, tid, &attributes->scheduling, 0) == 0)
+        return 0;
+    if (errno == EBUSY)
+        return fail(err, "limit", "%s: its thread %d has a deadline policy, and there is no processor time left to promise it to the branch as well",
+                    process_label(thread->process), thread->ns_tid);
+    return fail_errno(err, "%s: cannot give its thread %d policy %u with nice %d in the branch", process_label(thread->process), thread->ns_tid,
+                      attributes->scheduling.policy, attributes->scheduling.nice);
+}
+
 static int attributes_emit(struct batch *batch, const struct thread *thread, struct error *err)
 {
     (void)err;
     const struct attributes *attributes = thread->attributes;
     struct plan *plan = batch->plan;
     /* Always: the restorer's own niceness is whatever the engine was started with. */
-    EMIT(batch, "scheduling", SYS_sched_setattr, 0, plan_data(plan, &attributes->scheduling, sizeof attributes->scheduling), 0);
+    EMIT_FLAGS(batch, "scheduling", needs_privilege(&attributes->scheduling) ? OP_MAY_FAIL : 0, SYS_sched_setattr, 0,
+               plan_data(plan, &attributes->scheduling, sizeof attributes->scheduling), 0);
     if (attributes->affinity_size)
         EMIT(batch, "CPU affinity", SYS_sched_setaffinity, 0, attributes->affinity_size,
              plan_data(plan, attributes->affinity, attributes->affinity_size));
     if (attributes->io_priority)
-        EMIT(batch, "I/O priority", SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, (uint64_t)attributes->io_priority);
+        EMIT_FLAGS(batch, "I/O priority", is_realtime(attributes->io_priority) ? OP_MAY_FAIL : 0, SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, (uint64_t)attributes->io_priority);
     if (attributes->timer_slack)
         EMIT(batch, "timer slack", SYS_prctl, PR_SET_TIMERSLACK, (uint64_t)attributes->timer_slack);
     if (attributes->personality)

@@ -20,13 +20,14 @@ struct kernel_sigaction {
     uint64_t handler, flags, restorer, mask;
 };
 
-/* The kernel's struct for sched_setattr, first version. */
+/* The kernel's struct for sched_setattr, second version. */
 struct scheduling {
     uint32_t size, policy;
     uint64_t flags;
     int32_t nice;
     uint32_t priority;
     uint64_t runtime, deadline, period;
+    uint32_t clamp_least, clamp_most;   /* of utilisation; both 0 where the kernel knows none */
 };
 
 struct filter {
@@ -81,6 +82,9 @@ struct pending_signals {
 
 /* Filters of a thread that must be installed before it gives up CAP_SYS_ADMIN (seccomp.c). */
 void seccomp_emit_privileged(struct batch *batch, const struct thread *thread);
+
+/* Priorities that a workspace's root may not set are set by livefork, on the branch's thread with this host id. */
+int attributes_finish(const struct thread *thread, pid_t tid, struct error *err);
 
 /* process->state, made when it is first needed. */
 struct process_state *process_state(struct process *process);

@@ -1,0 +1,79 @@
+/* task_states MODE: a process in a state that a fork refuses (dispatch, memory, traced, thread_pidfd), or that hurries (storm). */
+#include "../programs/fidelity.h"
+
+#include <linux/prctl.h>
+#include <pthread.h>
+#include <sys/ptrace.h>
+
+static char stack[65536] __attribute__((aligned(16)));
+
+static int stay(void *unused)
+{
+    (void)unused;
+    for (;;)
+        syscall(SYS_pause);
+    return 0;
+}
+
+static void *stay_as_thread(void *tid)
+{
+    *(volatile int *)tid = (int)syscall(SYS_gettid);
+    stay(NULL);
+    return NULL;
+}
+
+static void *end_at_once(void *unused) { return unused; }
+
+/* Forks, executes, ends and starts threads as fast as it can, for a minute at most. */
+static void storm(void)
+{
+    double end = fidelity_now(CLOCK_MONOTONIC) + 60;
+    for (int round = 0; fidelity_now(CLOCK_MONOTONIC) < end; round++) {
+        pid_t child = round % 3 == 0 ? vfork() : fork();
+        if (child == 0) {
+            if (round % 3 < 2)
+                execl("/bin/busybox", "busybox", "true", (char *)NULL);
+            _exit(0);
+        }
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, end_at_once, NULL) == 0)
+            pthread_join(thread, NULL);
+        while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR)
+            ;
+    }
+    _exit(0);
+}
+
+int main(int argc, char **argv)
+{
+    const char *mode = argc > 1 ? argv[1] : "";
+    mkdir(FIDELITY_DIRECTORY, 0777);
+    if (strcmp(mode, "dispatch") == 0) {
+        fidelity_ready();
+        static char selector = 0;
+        MUST(prctl(59 /* PR_SET_SYSCALL_USER_DISPATCH */, 1, 0, 0, &selector));
+    } else if (strcmp(mode, "memory") == 0) {
+        MUST(clone(stay, stack + sizeof stack, CLONE_VM | SIGCHLD, NULL));
+        fidelity_ready();
+    } else if (strcmp(mode, "traced") == 0) {
+        pid_t child = fidelity_fork();
+        if (child == 0)
+            stay(NULL);
+        MUST((int)ptrace(PTRACE_SEIZE, child, 0, 0));
+        fidelity_ready();
+    } else if (strcmp(mode, "thread_pidfd") == 0) {
+        pthread_t thread;
+        volatile int tid = 0;
+        CHECK(pthread_create(&thread, NULL, stay_as_thread, (void *)&tid) == 0, "no thread");
+        while (!tid)
+            fidelity_sleep_ms(1);
+        MUST((int)syscall(SYS_pidfd_open, tid, O_EXCL));
+        fidelity_ready();
+    } else {
+        for (int i = 0; i < 3; i++)
+            if (fidelity_fork() == 0)
+                storm();
+        fidelity_ready();
+    }
+    stay(NULL);
+}

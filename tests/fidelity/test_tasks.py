@@ -1,0 +1,133 @@
+"""Tasks in states that are refused by name, that only the host can give, and that change a thousand times a second."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.fidelity.harness import Harness, own_mount_namespace
+from tests.fidelity.livefork import Container, ForkError
+
+pytestmark = [pytest.mark.root]
+
+_SOURCE = Path(__file__).resolve().parent / "refused" / "task_states.c"
+_READY_SECONDS = 20.0
+_REFUSED = 3
+_STORM_FORKS = 10
+_FIFO_PRIORITY = 7
+_NICE = -5
+
+_MESSAGES = {
+    "dispatch": "(task_states) catches its own system calls (syscall user dispatch, as Wine does)",
+    "memory": "(task_states) shares its memory with pid",
+    "traced": "(task_states) is traced by another process",
+    "thread_pidfd": "refers to a single thread of a process, which cannot be forked yet; close it",
+}
+
+
+def _build(directory: Path) -> Path:
+    binary = directory / _SOURCE.stem
+    directory.mkdir(parents=True, exist_ok=True)
+    subprocess.run(
+        ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Werror", "-static", "-pthread", "-o", str(binary), str(_SOURCE)], check=True
+    )
+    return binary
+
+
+async def _launch(harness: Harness, mode: str, directory: Path) -> Container:
+    image = harness.import_root(None, [_build(directory / "programs")])
+    source = await harness.launch(image, ["/fidelity/task_states", mode])
+    deadline = time.monotonic() + _READY_SECONDS
+    while source.read("/tmp/fidelity/task_states.ready") is None:
+        assert time.monotonic() < deadline, source.read("/tmp/fidelity/task_states.result")
+        await asyncio.sleep(0.02)
+    return source
+
+
+async def _refuse(mode: str, directory: Path) -> None:
+    async with Harness(directory) as harness:
+        source = await _launch(harness, mode, directory)
+        await asyncio.sleep(0.2)  # "dispatch" is ready just before it is in its state
+        with pytest.raises(ForkError) as failure:
+            await harness.fork(source)
+        assert failure.value.status == _REFUSED, failure.value
+        assert _MESSAGES[mode] in failure.value.message
+        assert source.alive
+
+
+async def _storm(directory: Path) -> None:
+    async with Harness(directory) as harness:
+        source = await _launch(harness, "storm", directory)
+        for _ in range(_STORM_FORKS):
+            result = await harness.fork(source)
+            assert result.branches[0].alive
+            await harness.remove(result.branches[0])
+        assert source.alive
+
+
+def _first_child(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+def _make_real_time(pid: int) -> tuple[int, int]:
+    """Policy and priority that the process has afterwards: the ordinary ones where the host's cgroups give no real-time budget."""
+    with contextlib.suppress(PermissionError):
+        os.sched_setscheduler(pid, os.SCHED_FIFO, os.sched_param(_FIFO_PRIORITY))
+    return os.sched_getscheduler(pid), os.sched_getparam(pid).sched_priority
+
+
+async def _priorities(directory: Path) -> None:
+    async with Harness(directory) as harness:
+        source = await harness.launch(harness.import_root(None, []), ["/bin/busybox", "sleep", "1000"])
+        await asyncio.sleep(0.5)  # until its init has started it
+        policy = _make_real_time(_first_child(source.pid))
+        os.setpriority(os.PRIO_PROCESS, source.pid, _NICE)
+        branch = (await harness.fork(source)).branches[0]
+        twin = _first_child(branch.pid)
+        assert (os.sched_getscheduler(twin), os.sched_getparam(twin).sched_priority) == policy
+        assert os.getpriority(os.PRIO_PROCESS, branch.pid) == _NICE
+
+
+def _in_own_process(what: str, directory: Path) -> None:
+    """The harness takes a private mount namespace, which a process of its own can throw away."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fidelity.test_tasks", what, str(directory)],
+        cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=150, check=False, env=os.environ,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("mode", _MESSAGES)
+def test_is_refused_by_name(mode: str, tmp_path: Path) -> None:
+    _in_own_process(mode, tmp_path / "harness")
+
+
+def test_priorities_that_the_host_gave_are_kept(tmp_path: Path) -> None:
+    _in_own_process("priorities", tmp_path / "harness")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_forks_amid_a_storm_of_processes_and_threads(tmp_path: Path) -> None:
+    _in_own_process("storm", tmp_path / "harness")
+
+
+async def _main(what: str, directory: Path) -> None:
+    if what == "priorities":
+        await _priorities(directory)
+    elif what == "storm":
+        await _storm(directory)
+    else:
+        await _refuse(what, directory)
+
+
+if __name__ == "__main__":
+    own_mount_namespace()
+    asyncio.run(_main(sys.argv[1], Path(sys.argv[2])))
