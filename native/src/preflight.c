@@ -213,6 +213,27 @@ static bool look_through_other_thread(struct process *process)
     return process->leader_ended;
 }
 
+/* Between vfork and exec this is so for a moment. */
+static bool goes_on_sharing_memory(const struct process *process)
+{
+    for (int tries = 0; process->parent && tries < SHARING_TRIES; tries++) {
+        if (sharing_memory(process->parent->pid, process->pid) != 1)
+            return false;
+        usleep(SHARING_PAUSE_US);
+    }
+    return process->parent;
+}
+
+static void check_sharing(struct check *check, const struct process *process)
+{
+    if (!goes_on_sharing_memory(process))
+        return;
+    char message[256];
+    snprintf(message, sizeof message, "%s shares its memory with %s (vfork, or clone with CLONE_VM), which cannot be forked; let it execute a program, or "
+             "end it", process_label(process), process_label(process->parent));
+    blockers_add(&check->findings->blockers, process, -1, message);
+}
+
 static void check_process(struct check *check, struct process *process)
 {
     struct error err = { 0 };
@@ -225,6 +246,7 @@ static void check_process(struct check *check, struct process *process)
         return;
     tasks_note_exit_signal(process->pid);
     check_tracer(check, process, status);
+    check_sharing(check, process);
     check_namespaces(check, process);
     check_word_size(check, process);
     mounts_preflight(process, &check->findings->blockers);
@@ -255,27 +277,20 @@ static void add_process(struct check *check, pid_t pid)
     world->processes[world->process_count++] = process;
 }
 
-/* Between vfork and exec this is so for a moment. */
-static bool goes_on_sharing_memory(pid_t parent, pid_t child)
+static struct process *find_process(const struct world *world, pid_t group_leader)
 {
-    for (int tries = 0; tries < SHARING_TRIES; tries++) {
-        if (sharing_memory(parent, child) != 1)
-            return false;
-        usleep(SHARING_PAUSE_US);
-    }
-    return true;
+    for (int i = 0; i < world->process_count; i++)
+        if (world->processes[i]->group_leader == group_leader)
+            return world->processes[i];
+    return NULL;
 }
 
 static void add_child(struct check *check, pid_t parent, pid_t child)
 {
     int before = check->world->process_count;
     add_process(check, child);
-    if (check->world->process_count == before || !goes_on_sharing_memory(parent, child))
-        return;
-    char message[256];
-    snprintf(message, sizeof message, "%s shares its memory with its parent (vfork, or clone with CLONE_VM), which cannot be forked; let it execute a "
-             "program, or end it", process_label(check->world->processes[before]));
-    blockers_add(&check->findings->blockers, check->world->processes[before], -1, message);
+    if (check->world->process_count > before)
+        check->world->processes[before]->parent = find_process(check->world, parent);
 }
 
 static void add_children_of_thread(struct check *check, pid_t pid, pid_t tid)

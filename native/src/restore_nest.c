@@ -76,9 +76,11 @@ static void request(int verb)
 
 /* ---- clones ---- */
 
+static int exit_signal_of_next = SIGCHLD;
+
 static long clone3_with(const int32_t *pids, int count, uint64_t flags)
 {
-    struct clone_args args = { .flags = flags, .exit_signal = flags & CLONE_PARENT ? 0 : SIGCHLD, .set_tid = count ? (uint64_t)pids : 0,
+    struct clone_args args = { .flags = flags, .exit_signal = flags & CLONE_PARENT ? 0 : (uint64_t)exit_signal_of_next, .set_tid = count ? (uint64_t)pids : 0,
                                .set_tid_size = (uint64_t)count };
     return syscall(SYS_clone3, &args, sizeof args);
 }
@@ -234,7 +236,9 @@ void nest_fork(int index, void (*run)(int))
     bool brother = false, away = false;
     long child;
     if (pid < 0 || pid == current[NEST_PID]) {
-        child = clone_numbered(current[NEST_PID], nest->pids, nest->pid_count, CLONE_FILES);
+        exit_signal_of_next = nodes[index].exit_signal;
+        child = clone_numbered(current[NEST_PID], nest->pids, nest->pid_count, CLONE_FILES | (nodes[index].shares_fs ? CLONE_FS : 0));
+        exit_signal_of_next = SIGCHLD;
     } else if (nest->pids[0] == 1 && namespace_at(pid)->owner == current[NEST_USER]) {
         child = clone_numbered(pid, nest->pids, nest->pid_count, CLONE_FILES | CLONE_NEWPID);
     } else if (nest->pids[0] == 1) {

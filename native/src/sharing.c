@@ -52,9 +52,11 @@ int sharing_read(struct world *world, struct error *err)
         process->shares_fs = same(parent->pid, process->pid, COMPARE_FS) == 1;
         if (read_files(process, &only_group, err) < 0)
             return -1;
-        if (world->namespaces && world->namespaces->nested && (process->shares_fs || process->files_group))
-            return fail(err, "unsupported", "%s shares its %s with %s, which cannot be forked together with nested namespaces; end one of them",
-                        process_label(process), process->files_group ? "descriptor table" : "working directory", process_label(parent));
+        /* Who enters a mount namespace must not share its root then; a child in another pid namespace is forked in roundabout ways. */
+        bool elsewhere = process->namespaces[NAMESPACE_PID] != parent->namespaces[NAMESPACE_PID];
+        if (process->shares_fs && (elsewhere || process->namespaces[NAMESPACE_MNT]->nested))
+            return fail(err, "unsupported", "%s shares its working directory with %s inside nested namespaces, which cannot be forked; end one of them",
+                        process_label(process), process_label(parent));
     }
     return 0;
 }
