@@ -11,11 +11,13 @@ from typing import Any
 from engine.errors import Conflict, Internal, Unsupported
 from engine.manager import Manager
 from engine.text import printable
-from engine.workspace import Workspace
+from engine.workspace import State, Workspace
 
 Finding = dict[str, Any]
 
 _CHECK_SECONDS = 60.0  # 4096 processes with 70 000 mappings each would take about as long
+_ATTEMPTS = 50
+_FORK_PASSES_SECONDS = 0.1
 _GONE = 4  # exit status of tclone-livefork
 _COMMAND_LIMIT = 64
 _MESSAGE_LIMIT = 1024
@@ -54,9 +56,17 @@ def refusal(blockers: list[Finding], message: str) -> Unsupported:
 
 async def examine(manager: Manager, workspace: Workspace) -> dict[str, Any]:
     """The answer of `GET /v1/workspaces/{ref}/doctor`. Nothing is stopped. Raises Conflict when the workspace does not run."""
-    if not workspace.alive or not workspace.pid:
-        raise Conflict(f"{workspace.id} does not run; it is {workspace.state.value}")
-    found = await asyncio.to_thread(_check, manager.tools.livefork, workspace)
+    for _ in range(_ATTEMPTS):
+        if not workspace.alive or not workspace.pid:
+            raise Conflict(f"{workspace.id} does not run; it is {workspace.state.value}")
+        begun = workspace.state is State.FORKING, manager.forks_begun[workspace.id]
+        found = await asyncio.to_thread(_check, manager.tools.livefork, workspace)
+        # A fork meanwhile is a debugger to whoever looks at the processes.
+        if begun == (False, manager.forks_begun[workspace.id]):
+            break
+        await asyncio.sleep(_FORK_PASSES_SECONDS)
+    else:
+        raise Conflict(f"{workspace.id} is being forked all the time; try again")
     blockers = [checked(item) for item in found["blockers"]]
     warnings = [checked(item) for item in found["warnings"]]
     if manager.cgroups.frozen(workspace.id):

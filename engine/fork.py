@@ -145,6 +145,7 @@ class Forker:
         manager, source = self._manager, run.source
         report = manager.progress(source, "fork", run.started)
         source.move_to(State.FORKING)
+        manager.forks_begun[source.id] += 1
         manager.events.publish("workspace", source.id, source.public())
         try:
             async with contextlib.AsyncExitStack() as undo:

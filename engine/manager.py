@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,7 @@ class Manager:
         self.events = Events(lambda: [workspace.public() for workspace in self.workspaces.values()])
         self.workspaces: dict[str, Workspace] = {}
         self.locks: dict[str, asyncio.Lock] = {}
+        self.forks_begun: Counter[str] = Counter()
         self._names_taken: set[str] = set()
         self._watched: dict[str, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -318,6 +320,7 @@ class Manager:
         workspace.move_to(State.GONE)
         self.workspaces.pop(workspace.id, None)
         self.locks.pop(workspace.id, None)
+        self.forks_begun.pop(workspace.id, None)
         await self.database.delete_workspace(workspace.id, now())
         self.events.publish("gone", workspace.id, {"name": workspace.name})
 

@@ -226,7 +226,7 @@ class Executor:
         """Start a command. Raises Conflict when the workspace does not run, BadRequest for an unknown user."""
         if not workspace.pid or not workspace.alive:
             raise Conflict(f"{workspace.id} is not running; it is {workspace.state.value}")
-        account = await asyncio.to_thread(_find_account, workspace.pid, command.user)
+        account = await asyncio.to_thread(_find_account, workspace, command.user)
         session = Session(workspace.id, self._scratch / uuid.uuid4().hex)
         process = bundle.exec_process(
             command.argv, _environment(workspace, command, account), _directory(workspace, command, account),
@@ -344,12 +344,12 @@ def _directory(workspace: Workspace, command: Command, account: _Account) -> str
     return workspace.workdir if account.uid == 0 else account.home
 
 
-def _find_account(pid: int, user: str) -> _Account:
+def _find_account(workspace: Workspace, user: str) -> _Account:
     """Look `user` (a name, a number, or `uid:gid`) up in the workspace's own /etc/passwd and /etc/group."""
     try:
-        root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        raise Conflict(f"the workspace's first process {pid} has ended") from None
+        root = syscalls.open_of_process(workspace.pid, workspace.pid_start, "root", os.O_PATH | os.O_DIRECTORY)
+    except ProcessLookupError:
+        raise Conflict(f"the first process of {workspace.id} has ended") from None
     try:
         passwd, group = _table(root, "/etc/passwd"), _table(root, "/etc/group")
     finally:

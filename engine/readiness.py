@@ -54,7 +54,7 @@ class Desktop:
 
     async def __aenter__(self) -> "Desktop":
         try:
-            self._netns = os.open(f"/proc/{self._workspace.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            self._netns = syscalls.open_of_process(self._workspace.pid, self._workspace.pid_start, "ns/net")
         except OSError:
             raise Internal(f"{self._workspace.id} has ended") from None
         connector = aiohttp.TCPConnector(force_close=True, socket_factory=self._socket)

@@ -145,6 +145,21 @@ def pidfd_getfd(pidfd: int, fd: int) -> int:
     return _call(_SYS_PIDFD_GETFD, "pidfd_getfd", pidfd, fd, 0)
 
 
+def open_of_process(pid: int, started: int, name: str, flags: int = os.O_RDONLY) -> int:
+    """Open /proc/PID/`name`, of the process that started at `started` and no later one with its pid. ProcessLookupError when it has gone."""
+    try:
+        fd = os.open(f"/proc/{pid}/{name}", flags | os.O_CLOEXEC)
+    except OSError as error:
+        raise ProcessLookupError(errno.ESRCH, f"process {pid} has ended: {error.strerror}") from None
+    try:
+        if start_time(pid) == started:
+            return fd
+    except (OSError, ValueError, IndexError):
+        pass
+    os.close(fd)
+    raise ProcessLookupError(errno.ESRCH, f"process {pid} has ended")
+
+
 def start_time(pid: int) -> int:
     """Start time of a process in clock ticks since boot; with the pid it names one process for ever."""
     with open(f"/proc/{pid}/stat", "rb") as file:

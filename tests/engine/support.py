@@ -22,7 +22,7 @@ REPO = Path(__file__).resolve().parents[2]
 NATIVE = Path(os.environ.get("TCLONE_LIBEXEC", REPO / "native" / "build"))
 BUSYBOX = Path("/bin/busybox")
 IMAGE = "tiny"
-_APPLETS = ("sh", "sleep", "cat", "echo", "ls", "id", "stty", "tty", "env", "ps", "kill", "true", "head", "yes", "stat", "ln", "rm", "grep", "nc", "mkfifo", "dd", "mkdir", "hostname")
+_APPLETS = ("sh", "sleep", "cat", "echo", "ls", "id", "stty", "tty", "env", "ps", "kill", "true", "head", "yes", "stat", "ln", "rm", "grep", "nc", "cp", "mv", "killall", "pidof", "mkfifo", "dd", "mkdir", "hostname")
 _START_SECONDS = 90.0  # on a machine busy with other tests; it takes 0.7 s on a quiet one
 
 

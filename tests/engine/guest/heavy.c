@@ -1,0 +1,90 @@
+/*
+ * One process with as much as it is told: `heavy [descriptors=N] [maps=N] [threads=N]`. It says `done`, and then, once a second, appends to
+ * /tmp/beat how much of it is still there.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define PAGE 4096
+
+static int descriptors, maps, threads;
+static char *region;
+
+static void *sleeper(void *unused)
+{
+    (void)unused;
+    for (;;)
+        pause();
+    return NULL;
+}
+
+static void make_descriptors(void)
+{
+    struct rlimit limit;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    for (int i = 0; i < descriptors; i++)
+        if (open("/etc/passwd", O_RDONLY) < 0)
+            exit(3);
+}
+
+/* Pages that differ in their protection from their neighbours do not merge; every 64th one is written to. */
+static void make_maps(void)
+{
+    region = mmap(NULL, (size_t)maps * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    for (int i = 0; i < maps; i++) {
+        if (i % 64 == 0)
+            memcpy(region + (size_t)i * PAGE, &i, sizeof i);
+        if (i % 2 && mprotect(region + (size_t)i * PAGE, PAGE, PROT_READ) < 0)
+            exit(4);
+    }
+}
+
+static void make_threads(void)
+{
+    pthread_attr_t small;
+    pthread_t thread;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 64 << 10);
+    for (int i = 0; i < threads; i++)
+        if (pthread_create(&thread, &small, sleeper, NULL))
+            exit(5);
+}
+
+static int whole(void)
+{
+    for (int i = 0; i < maps; i += 64)
+        if (*(int *)(region + (size_t)i * PAGE) != i)
+            return 0;
+    return descriptors == 0 || fcntl(2 + descriptors, F_GETFD) >= 0;
+}
+
+int main(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        sscanf(argv[i], "descriptors=%d", &descriptors);
+        sscanf(argv[i], "maps=%d", &maps);
+        sscanf(argv[i], "threads=%d", &threads);
+    }
+    make_descriptors();
+    make_maps();
+    make_threads();
+    puts("done");
+    fflush(stdout);
+    for (int beat = 0;; beat++) {
+        FILE *file = fopen("/tmp/beat", "w");
+        if (file) {
+            fprintf(file, "%d %d\n", beat, whole());
+            fclose(file);
+        }
+        sleep(1);
+    }
+}
