@@ -121,5 +121,5 @@ int capture(struct world *world, struct error *err)
         *err = pages.err;
         return -1;
     }
-    return status;
+    return status < 0 ? -1 : descriptors_check_room(world, err);
 }

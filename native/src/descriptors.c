@@ -1,4 +1,5 @@
 #include "descriptors.h"
+#include "files.h"
 #include "proc.h"
 
 #include <dirent.h>
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -168,6 +170,25 @@ struct description *capture_adopt_descriptor(struct world *world, int local_fd, 
     return find_or_add(world, local_fd, NULL, -1, err);
 }
 
+/* What is open at once in livefork and, while it is rebuilt, in a branch: both under the host's hard limit. */
+static int open_limit(void)
+{
+    struct rlimit limit;
+    return getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max < MAX_DESCRIPTORS ? (int)limit.rlim_max : MAX_DESCRIPTORS;
+}
+
+static int too_many(struct error *err)
+{
+    return fail(err, "limit", "the workspace has more files open than the host's limit of %d descriptors lets a fork hold; raise LimitNOFILE of the "
+                "engine's service", open_limit());
+}
+
+int descriptors_check_room(const struct world *world, struct error *err)
+{
+    int aux = world->openings ? world->openings->aux_count : 0;
+    return world->slot_base + world->description_count + aux > open_limit() ? too_many(err) : 0;
+}
+
 int descriptors_describe(struct world *world, struct error *err)
 {
     for (int i = 0; i < world->process_count; i++) {
@@ -176,7 +197,8 @@ int descriptors_describe(struct world *world, struct error *err)
             struct fd_entry *entry = &process->fds[k];
             int local = (int)syscall(SYS_pidfd_getfd, process->pidfd, entry->fd, 0);
             if (local < 0)
-                return fail_errno(err, "%s: cannot duplicate its descriptor %d", process_label(process), entry->fd);
+                return errno == EMFILE ? too_many(err)
+                                       : fail_errno(err, "%s: cannot duplicate its descriptor %d", process_label(process), entry->fd);
             entry->description = find_or_add(world, local, process, entry->fd, err);
             if (!entry->description)
                 return -1;

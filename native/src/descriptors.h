@@ -16,6 +16,8 @@ int descriptors_describe(struct world *world, struct error *err);
 struct description *capture_adopt_descriptor(struct world *world, int local_fd, struct error *err);
 /* Run every kind's capture (also for descriptions adopted meanwhile), then every kind's link. */
 int descriptors_capture(struct world *world, struct error *err);
+/* When all is known that a branch opens: refuse what does not fit into its one shared table. */
+int descriptors_check_room(const struct world *world, struct error *err);
 /* "pid 41 (node) fd 17: eventfd" in a static ring of four. */
 const char *description_label(const struct description *description);
 

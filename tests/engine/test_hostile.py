@@ -126,7 +126,7 @@ async def test_processes_may_be_called_anything_and_have_endless_arguments(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "seconds"),
-    [(["descriptors=30000"], 30), (["maps=60000"], 60), (["threads=1000"], 30)],
+    [(["descriptors=6000", "more=1"], 30), (["maps=60000"], 60), (["threads=1000"], 30)],
 )
 async def test_large_processes_are_forked_in_bounded_time_and_memory(
     engine: Engine, client: EngineClient, workspace: str, tmp_path: Path, arguments: list[str], seconds: float
@@ -160,6 +160,23 @@ async def changed(read, before: str) -> str:
 def resident(engine: Engine) -> int:
     assert engine.process is not None
     return int(Path(f"/proc/{engine.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+@pytest.mark.slow
+async def test_thirty_thousand_descriptors_are_forked_or_refused_in_words(
+    client: EngineClient, workspace: str, tmp_path: Path
+) -> None:
+    """A host whose hard limit of open files is lower than what a fork needs says so, and the source runs on."""
+    await guest.start(client, workspace, guest.build("heavy", tmp_path), "descriptors=15000", "more=1")
+    started = time.monotonic()
+    try:
+        result = await client.fork(workspace)
+        assert result["branches"][0]["error"] is None
+    except EngineError as error:
+        assert not isinstance(error, Internal) and "descriptors" in error.message, error.message
+    assert time.monotonic() - started < 60
+    _, out, _ = await client.run(workspace, ["cat", "/tmp/beat"])
+    assert out.endswith(b" 1\n")
 
 
 async def test_too_much_is_refused_in_words(client: EngineClient, workspace: str, tmp_path: Path) -> None:

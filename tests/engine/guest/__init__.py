@@ -29,7 +29,7 @@ async def install(client: EngineClient, ref: str, program: Path) -> str:
 async def start(client: EngineClient, ref: str, program: Path, *arguments: str) -> str:
     """Run a program in the background of a workspace, as its pid 1's child, until it has printed `done`; what it printed."""
     path = await install(client, ref, program)
-    script = 'out=/tmp/out.$$; "$@" > $out 2>&1 < /dev/null & until grep -q "^done" /tmp/out.$$; do sleep 0.05; done; cat /tmp/out.$$'
+    script = 'out=/tmp/out.$$; "$@" > $out 2>&1 < /dev/null & until grep -q "^done" /tmp/out.$$; do kill -0 $! || exit 1; sleep 0.05; done; cat /tmp/out.$$'
     status, out, err = await client.run(ref, ["sh", "-c", script, "sh", path, *arguments])
     assert status == 0, err
     return out.decode()

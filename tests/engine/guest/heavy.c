@@ -1,10 +1,11 @@
 /*
- * One process with as much as it is told: `heavy [descriptors=N] [maps=N] [threads=N]`. It says `done`, and then, once a second, appends to
- * /tmp/beat how much of it is still there.
+ * A process with as much as it is told: `heavy [descriptors=N] [maps=N] [threads=N] [more=N]`, and N more of the kind. It says `done`, and
+ * then, once a second, writes to /tmp/beat whether all of it is still there.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,7 @@
 
 #define PAGE 4096
 
-static int descriptors, maps, threads;
+static int descriptors, maps, threads, more;
 static char *region;
 
 static void *sleeper(void *unused)
@@ -64,7 +65,7 @@ static int whole(void)
     for (int i = 0; i < maps; i += 64)
         if (*(int *)(region + (size_t)i * PAGE) != i)
             return 0;
-    return descriptors == 0 || fcntl(2 + descriptors, F_GETFD) >= 0;
+    return descriptors == 0 || fcntl(4 + descriptors, F_GETFD) >= 0;
 }
 
 int main(int argc, char **argv)
@@ -73,10 +74,27 @@ int main(int argc, char **argv)
         sscanf(argv[i], "descriptors=%d", &descriptors);
         sscanf(argv[i], "maps=%d", &maps);
         sscanf(argv[i], "threads=%d", &threads);
+        sscanf(argv[i], "more=%d", &more);
     }
+    int ready[2];
+    char byte = 0;
+    if (pipe(ready) < 0)
+        return 6;
+    bool first = true;
+    for (int i = 0; first && i < more; i++)
+        first = fork() != 0;
     make_descriptors();
     make_maps();
     make_threads();
+    if (!first) {
+        if (write(ready[1], &byte, 1) != 1)
+            return 7;
+        for (;;)
+            pause();
+    }
+    for (int i = 0; i < more; i++)
+        if (read(ready[0], &byte, 1) != 1)
+            return 8;
     puts("done");
     fflush(stdout);
     for (int beat = 0;; beat++) {
