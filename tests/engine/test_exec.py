@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
-from engine.client import EngineClient
+from engine.client import EngineClient, ExecSession
 from engine.errors import BadRequest, NotFound
 from tests.engine.support import IMAGE, Engine, eventually, pids_of
 
@@ -87,3 +88,54 @@ async def test_a_slow_reader_does_not_fill_the_engines_memory(engine: Engine, cl
 async def test_many_at_once(client: EngineClient, workspace: str) -> None:
     results = await asyncio.gather(*(client.run(workspace, ["echo", str(number)]) for number in range(12)))
     assert [out for _, out, _ in results] == [f"{number}\n".encode() for number in range(12)]
+
+
+async def test_output_of_what_stays_in_the_background_does_not_hold_the_command_up(client: EngineClient, workspace: str) -> None:
+    """The command has ended, and what it left behind holds its output open and is silent: the status comes all the same, after the output."""
+    started = time.monotonic()
+    status, out, err = await client.run(workspace, ["sh", "-c", "sleep 1000 & echo begun; echo told >&2; exit 5"])
+    assert (status, out, err) == (5, b"begun\n", b"told\n")
+    assert time.monotonic() - started < 5
+    # What it writes while the engine still listens is passed on whole, and does not keep it listening for ever.
+    script = "(i=0; while [ $i -lt 20 ]; do echo tick; sleep 0.05; i=$((i+1)); done; exec sleep 1000) & exit 0"
+    status, out, _ = await client.run(workspace, ["sh", "-c", script])
+    assert status == 0 and out.count(b"tick\n") == 20 and out.endswith(b"tick\n")
+    # Through a terminal: its last reader's end is the end of the output.
+    status, out, _ = await client.run(workspace, ["sh", "-c", "sleep 1000 & echo begun"], tty=True)
+    assert (status, out) == (0, b"begun\r\n")
+
+
+async def test_the_client_of_a_command_does_not_notice_forks_of_its_workspace(client: EngineClient, workspace: str) -> None:
+    """An interactive session stays open across twenty forks: nothing is lost, doubled or closed, and no branch has it."""
+    echo = 'stty -echo; echo ready; while read line; do echo "<$line>"; done; echo over'
+    loop = "i=0; while true; do echo $i; i=$((i+1)); sleep 0.01; done"
+    async with client.exec(workspace, ["sh", "-c", echo], tty=True) as session, client.exec(workspace, ["sh", "-c", loop]) as counting:
+        received, numbers = bytearray(), bytearray()
+
+        async def collect(source: ExecSession, into: bytearray) -> None:
+            async for _, data in source.output():
+                into += data
+
+        tasks = [asyncio.ensure_future(collect(session, received)), asyncio.ensure_future(collect(counting, numbers))]
+        await eventually(lambda: b"ready\r\n" in received, what="the shell")
+        for number in range(20):
+            await session.write(f"before {number}\n".encode())
+            forking = asyncio.ensure_future(client.fork(workspace))
+            await session.write(f"during {number}\n".encode())
+            (branch,) = (await forking)["branches"]
+            assert branch["error"] is None
+            await session.write(f"after {number}\n".encode())
+            await eventually(lambda: f"<after {number}>".encode() in received, what=f"the answer after fork {number}")  # noqa: B023
+            if number % 10 == 0:
+                _, out, _ = await client.run(branch["id"], ["ps"])
+                assert b"read line" not in out and b"sleep 0.01" not in out
+            await client.remove(branch["id"])
+        assert not any(task.done() for task in tasks)
+        await session.close_stdin()
+        await asyncio.wait_for(tasks[0], 10)
+        assert session.exit_code() == 0
+        tasks[1].cancel()
+    wanted = "".join(f"<{when} {number}>\r\n" for number in range(20) for when in ("before", "during", "after"))
+    assert received.decode() == f"ready\r\n{wanted}over\r\n"
+    counted = [int(word) for word in numbers.split()[:-1]]
+    assert counted == list(range(len(counted))) and len(counted) > 100

@@ -1,0 +1,108 @@
+"""What the host holds besides a workspace costs its forks nothing, and a hundred forks leave nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine.cgroups import ROOT, layout
+from engine.client import EngineClient
+from engine.daemon import _cgroup_parent
+from tests.engine.support import IMAGE, Engine
+from tests.leaks import LeakCounter
+
+_SIBLINGS = 20_000
+_ROUNDS = 15
+_FORKS = 100
+
+
+@contextlib.contextmanager
+def sibling_groups(engine: Engine, count: int) -> Iterator[None]:
+    """Empty groups beside the workspaces' own: in the v2 tree, else in the hierarchies of v1 that need no memory for each."""
+    parent = _cgroup_parent(engine.run)
+    roots = [ROOT] if layout() == "v2" else [ROOT / name for name in ("pids", "freezer") if (ROOT / name).is_dir()]
+    made: list[Path] = []
+    try:
+        for root in roots:
+            for number in range(count):
+                path = root / parent / f"empty-{number}"
+                path.mkdir()
+                made.append(path)
+        yield
+    finally:
+        for path in made:
+            path.rmdir()
+
+
+async def median_fork(client: EngineClient, ref: str) -> float:
+    times = []
+    for _ in range(_ROUNDS):
+        result = await client.fork(ref)
+        assert result["branches"][0]["error"] is None
+        times.append(result["ms"]["usable"])
+        await client.remove(result["branches"][0]["id"])
+    return statistics.median(times)
+
+
+@pytest.mark.slow
+async def test_empty_sibling_groups_do_not_slow_forks_down(engine: Engine, client: EngineClient) -> None:
+    workspace = (await client.launch(IMAGE, wait=True))["id"]
+    await median_fork(client, workspace)
+    # Before, with, after: what the machine does meanwhile shows in the difference of the first and the last.
+    before = await median_fork(client, workspace)
+    with sibling_groups(engine, _SIBLINGS):
+        crowded = await median_fork(client, workspace)
+    after = await median_fork(client, workspace)
+    clean, noise = (before + after) / 2, abs(before - after)
+    print(f"usable after {before:.1f}, {crowded:.1f} (crowded), {after:.1f} ms")
+    assert crowded < clean * 1.2 + noise, f"{before:.1f} ms, {crowded:.1f} ms with {_SIBLINGS} siblings, {after:.1f} ms"
+
+
+@pytest.mark.slow
+async def test_a_hundred_forks_leave_nothing(engine: Engine, client: EngineClient, data: Path, leaks: LeakCounter) -> None:
+    workspace = (await client.launch(IMAGE, wait=True))["id"]
+    assert engine.process is not None
+    process = psutil.Process(engine.process.pid)
+
+    async def forks(count: int) -> None:
+        for _ in range(count // 4):
+            for branch in (await client.fork(workspace, copies=4))["branches"]:
+                assert branch["error"] is None
+                await client.remove(branch["id"])
+
+    await forks(8)
+    counted = LeakCounter()
+    counted.own_engine(data, engine.run)
+    counted.start()
+    files, memory, temporary = process.num_fds(), process.memory_info().rss, set(os.listdir("/tmp"))
+    await forks(_FORKS)
+    # The pool of prepared branches is filled up again in the background: as many as there were, under other ids.
+    for kind, growth in by_kind(counted).items():
+        assert growth <= 0, (kind, counted.growth())
+    assert process.num_fds() <= files + 2
+    assert process.memory_info().rss - memory < 32 << 20
+    assert not [name for name in set(os.listdir("/tmp")) - temporary if "tclone" in name]
+    assert len(os.listdir(engine.config.pool / "workspaces")) <= 1 + 2
+    assert len(os.listdir(engine.run / "workspaces")) <= 1 + 2 and os.listdir(engine.run / "exec") == []
+
+
+def by_kind(counted: LeakCounter) -> dict[str, int]:
+    """Growth in number, by kind: a prepared branch that replaced another one is none."""
+    before = counted.before
+    assert before is not None
+    now = type(before).take()
+    kinds = {
+        "control groups": (before.cgroups, now.cgroups), "mounts": (before.mounts.values(), now.mounts.values()),
+        "loop devices": (before.loops.values(), now.loops.values()), "interfaces": (before.links, now.links),
+    }  # fmt: skip
+
+    def ours(names) -> int:
+        return sum(1 for name in names if any(marker in name for marker in counted.markers))
+
+    return {kind: ours(after) - ours(first) for kind, (first, after) in kinds.items()}
