@@ -7,12 +7,14 @@
 #include "../proc.h"
 
 #include <linux/btrfs.h>
+#include <linux/openat2.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define OVERLAY_HANDLE 0xf8     /* OVL_FILEID_V1 */
@@ -153,15 +155,17 @@ char *handle_path_on_mount(const struct world *world, uint64_t inode, unsigned d
         return NULL;
     for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
         unsigned major_number, minor_number;
-        char point[PATH_MAX], path[PATH_MAX + 64];
+        char point[PATH_MAX];
         if (sscanf(line, "%*d %*d %u:%u %*s %4095s", &major_number, &minor_number, point) != 3)
             continue;
         if ((major_number << 20 | minor_number) != device)
             continue;
         if (files_path_is(world, point, inode))
             return must_copy_string(point);
-        snprintf(path, sizeof path, "/proc/%d/root%s", world->source_pid, point);
-        AUTO_CLOSE int mount = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        /* Commands that are attached to an exec session run on: one could put a link into the way of this path. */
+        struct open_how how = { .flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC,
+                                .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS };
+        AUTO_CLOSE int mount = (int)syscall(SYS_openat2, world->root, point, &how, sizeof how);
         char *found = mount < 0 ? NULL : open_handle(mount, handle);
         if (found && files_path_is(world, found, inode))
             return found;
