@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -27,7 +28,17 @@ struct epoll_entry {
     struct description *target;
 };
 
+/* EPIOCGPARAMS and EPIOCSPARAMS, which older headers lack. */
+struct busy_poll {
+    uint32_t microseconds;
+    uint16_t budget;
+    uint8_t prefer, pad;
+};
+#define GET_BUSY_POLL _IOR(0x8a, 2, struct busy_poll)
+#define SET_BUSY_POLL _IOW(0x8a, 1, struct busy_poll)
+
 struct epoll_set {
+    struct busy_poll busy_poll;
     struct epoll_entry *entries;
     int count;
 };
@@ -40,6 +51,8 @@ static bool match(const struct description *description)
 static int capture(struct world *world, struct description *description, struct error *err)
 {
     struct epoll_set *data = description->data = must_alloc(sizeof *data);
+    if (ioctl(description->local, GET_BUSY_POLL, &data->busy_poll) < 0)
+        data->busy_poll = (struct busy_poll){ 0 };      /* before Linux 6.9 */
     AUTO_FREE char *text = proc_read(err, FDINFO_LIMIT, NULL, "/proc/self/fdinfo/%d", description->local);
     if (!text)
         return -1;
@@ -137,6 +150,9 @@ static int emit(struct plan *plan, const struct description *description, enum s
     if (stage == STAGE_MAKE) {
         EMIT(batch, what, SYS_epoll_create1, 0);
         emit_to_slot(batch, description, what);
+        if (data->busy_poll.microseconds || data->busy_poll.budget || data->busy_poll.prefer)
+            EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_ioctl, SLOT(plan, description), SET_BUSY_POLL,
+                       plan_data(plan, &data->busy_poll, sizeof data->busy_poll));
     }
     if (stage != STAGE_WATCH)
         return 0;

@@ -62,19 +62,51 @@ static struct unix_place *new_place(const struct world *world, const struct moun
     return place;
 }
 
+static bool leads_to(const struct world *world, struct unix_place *place, const char *path, const struct unix_socket *socket)
+{
+    struct stat st;
+    if (look_up(world, place->mounts, path, &st) < 0 || !S_ISSOCK(st.st_mode) || (uint32_t)st.st_ino != socket->diag.file_inode)
+        return false;
+    place->in_place = true;
+    place->mode = st.st_mode & 07777;
+    place->uid = st.st_uid;
+    place->gid = st.st_gid;
+    return true;
+}
+
 struct unix_place *unix_place_find(struct world *world, const struct unix_socket *socket)
 {
     const struct process *holder = socket->description->holder;
     const struct mount_world *mounts = holder ? mounts_of_process(holder) : NULL;
     struct unix_place *place = new_place(world, mounts, &socket->name, holder ? holder->cwd : "/", (int)socket->diag.inode);
-    struct stat st;
-    if (look_up(world, mounts, place->path, &st) == 0 && S_ISSOCK(st.st_mode) && (uint32_t)st.st_ino == socket->diag.file_inode) {
-        place->in_place = true;
-        place->mode = st.st_mode & 07777;
-        place->uid = st.st_uid;
-        place->gid = st.st_gid;
+    if (leads_to(world, place, place->path, socket) || !holder || mounts || place->base || strcmp(holder->root, "/") == 0)
+        return place;
+    /* Bound after its process had changed its root, perhaps. */
+    AUTO_FREE char *below = format_path("%s", holder->root, 0);
+    below = must_grow(below, strlen(below) + strlen(place->path) + 1);
+    strcat(below, place->path);
+    if (leads_to(world, place, below, socket)) {
+        place->root = must_copy_string(holder->root);
+        place->path = must_copy_string(below);
+        place->lost = false;
     }
     return place;
+}
+
+/* In pid 1 of a branch: see the tree below `root` alone, until the root directory kept in the returned cell is entered again. */
+static uint64_t enter_root(struct batch *batch, const char *root, const char *what)
+{
+    EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, plan_string(batch->plan, "/"), O_PATH | O_DIRECTORY | O_CLOEXEC);
+    uint64_t kept = emit_result_cell(batch);
+    EMIT(batch, what, SYS_chroot, plan_string(batch->plan, root));
+    return kept;
+}
+
+static void leave_root(struct batch *batch, uint64_t kept, const char *what)
+{
+    EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_fchdir, kept);
+    EMIT(batch, what, SYS_chroot, plan_string(batch->plan, "."));
+    EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_close, kept);
 }
 
 struct unix_place *unix_place_temporary(struct world *world, const struct unix_name *name, int number)
@@ -121,9 +153,12 @@ static void emit_bind(struct batch *batch, struct unix_place *place, const struc
         move_aside(batch, place->path, kept, what);
     if (place->base)
         EMIT(batch, what, SYS_chdir, plan_string(plan, place->base));
+    uint64_t kept_root = place->root ? enter_root(batch, place->root, what) : 0;
     /* A full 108 bytes are reported with one more; bind takes no NUL then. */
     uint32_t length = name->length > sizeof(struct sockaddr_un) ? sizeof(struct sockaddr_un) : name->length;
     EMIT(batch, what, SYS_bind, fd, plan_data(plan, name->address, length), length);
+    if (place->root)
+        leave_root(batch, kept_root, what);
     if (place->base)
         EMIT(batch, what, SYS_chdir, plan_string(plan, "/"));
     if (!place->in_place) {
@@ -141,7 +176,7 @@ void unix_place_bind(struct batch *batch, struct unix_place *place, const struct
 
 uint64_t unix_place_address(struct plan *plan, const struct unix_place *place, const struct unix_name *name, socklen_t *length)
 {
-    if (!place || (place->in_place && !place->base)) {
+    if (!place || (place->in_place && !place->base && !place->root)) {
         *length = name->length > sizeof(struct sockaddr_un) ? sizeof(struct sockaddr_un) : name->length;
         return plan_data(plan, name->address, *length);
     }

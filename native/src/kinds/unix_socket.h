@@ -50,7 +50,8 @@ struct unix_place {
     bool in_place;              /* base + name still leads to it */
     bool lost;                  /* its directory is gone: it gets an abstract name of the kernel's choice */
     char *base;                 /* directory a relative name counts from; NULL for absolute ones */
-    char *path;                 /* base + name, absolute */
+    char *root;                 /* directory that was its process' root when it was bound, and is now; NULL = the workspace's */
+    char *path;                 /* root or base + name, absolute */
     char *alias;                /* where it is kept while a branch is made, unless in_place */
     uint64_t address, address_length;   /* lost: arena addresses of the substitute name and its length */
     mode_t mode;

@@ -107,6 +107,8 @@ int main(void)
     MUST(epoll_ctl(edges, EPOLL_CTL_ADD, seen, &edge));
     struct epoll_event events[8];
     CHECK(ready_entries(edges, events) == 1 && ready_entries(edges, events) == 0, "the edge is not seen");
+    struct { uint32_t microseconds; uint16_t budget; uint8_t prefer, pad; } busy = { 50, 8, 1, 0 }, busy_now = { 0 };
+    bool can_busy_poll = ioctl(edges, _IOW(0x8a, 1, struct { char bytes[8]; }), &busy) == 0;
     MUST(pipe(half));
     close(half[1]);
     fidelity_sleep_ms(300);
@@ -145,6 +147,10 @@ int main(void)
     MUST((int)write(sockets[1], "x", 1));
     CHECK(ready_entries(sets[4], events) == 1 && events[0].data.u64 == 4, "the outermost set is not ready");
     CHECK(ready_entries(sets[0], events) == 1 && events[0].data.u64 == 70, "the innermost set is not ready");
+    if (can_busy_poll) {
+        MUST(ioctl(edges, _IOR(0x8a, 2, struct { char bytes[8]; }), &busy_now));
+        CHECK(memcmp(&busy, &busy_now, sizeof busy) == 0, "the set polls for %u us, not %u", busy_now.microseconds, busy.microseconds);
+    }
     value = 1;
     ready_entries(edges, events);       /* once more is allowed in a branch */
     CHECK(ready_entries(edges, events) == 0, "the edge stays");

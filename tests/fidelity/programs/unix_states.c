@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#define ROOTED "/tmp/fidelity-rooted"
 #ifndef SO_PASSPIDFD
 #define SO_PASSPIDFD 76
 #endif
@@ -97,6 +98,36 @@ static void drain(int fd, int count, pid_t sender)
     fidelity_expect_exit(sender, 0);
 }
 
+/* A server in a root directory of its own: the name that it is bound to counts from there. */
+static pid_t rooted_server(int ready)
+{
+    pid_t child = fidelity_fork();
+    if (child > 0)
+        return child;
+    struct sockaddr_un name = { .sun_family = AF_UNIX, .sun_path = "/socket" }, name_now = { 0 };
+    socklen_t size = sizeof name_now;
+    int listener = MUST(socket(AF_UNIX, SOCK_STREAM, 0));
+    MUST(chroot(ROOTED));
+    MUST(chdir("/"));
+    MUST(bind(listener, (void *)&name, sizeof name));
+    MUST(listen(listener, 5));
+    MUST((int)write(ready, "r", 1));
+    int client = MUST(accept(listener, NULL, NULL));
+    bool same = getsockname(listener, (void *)&name_now, &size) == 0 && strcmp(name_now.sun_path, "/socket") == 0;
+    MUST((int)write(client, same ? "yes" : "no", 3));
+    _exit(0);
+}
+
+static void check_rooted(pid_t server)
+{
+    struct sockaddr_un name = { .sun_family = AF_UNIX, .sun_path = ROOTED "/socket" };
+    char answer[4] = "";
+    int client = MUST(socket(AF_UNIX, SOCK_STREAM, 0));
+    MUST(connect(client, (void *)&name, sizeof name));
+    CHECK(read(client, answer, sizeof answer - 1) == 3 && strcmp(answer, "yes") == 0, "the server in its own root has another name");
+    fidelity_expect_exit(server, 0);
+}
+
 int main(void)
 {
     int from_other, stream[2], urgent[2], half[2], full[2], packets[2], counted[2], count_dgram, count_packets, on = 1, value;
@@ -114,6 +145,10 @@ int main(void)
     MUST((int)write(half[1], "rest", 4));
     MUST(shutdown(half[0], SHUT_RD));
     MUST(pipe(counted));
+    char byte;
+    MUST(mkdir(ROOTED, 0755));
+    pid_t rooted = rooted_server(counted[1]);
+    MUST((int)read(counted[0], &byte, 1));
     pair(SOCK_DGRAM, full);
     pair(SOCK_SEQPACKET, packets);
     pid_t dgram_sender = blocked_sender(full[1], counted[1]);
@@ -139,7 +174,6 @@ int main(void)
     expect(stream[0], "with credentials");
     expect(urgent[0], "before");
     if (out_of_band) {
-        char byte = 0;
         MUST(ioctl(urgent[0], SIOCATMARK, &value));
         CHECK(value == 1, "the urgent byte is not where it was");
         CHECK(recv(urgent[0], &byte, 1, MSG_OOB | MSG_DONTWAIT) == 1 && byte == '!', "the urgent byte is lost: %s", strerror(errno));
@@ -155,5 +189,6 @@ int main(void)
     MUST(getsockname(automatic, (void *)&name_now, &name_size_now));
     CHECK(name_size == name_size_now && memcmp(&name, &name_now, name_size) == 0, "the autobound name differs");
     check_peer(from_other, other);
+    check_rooted(rooted);
     fidelity_pass();
 }
