@@ -195,7 +195,7 @@ static int finish_branches(struct job *job, struct error *err)
 static int run_fork(struct job *job, struct error *err)
 {
     memory_flags_start();
-    if (open_source(&job->world, err) < 0 || inject_prepare(err) < 0 || run_preflight(job, err) < 0 ||
+    if (mounts_read_base(job->branches[0].init, err) < 0 || open_source(&job->world, err) < 0 || inject_prepare(err) < 0 || run_preflight(job, err) < 0 ||
         mqueue_prepare(&job->world, err) < 0 || settle(job->world.net_ns, err) < 0)
         return -1;
     memory_flags_prepare();

@@ -27,7 +27,7 @@ struct build {
     struct plan *plan;
     struct batch *batch;
     struct mount_world *mounts;
-    bool *attached;
+    bool *attached, *shared;    /* by index: it has been done */
     char what[160];
 };
 
@@ -178,6 +178,15 @@ static void set_attributes(struct build *build, const struct mount_step *step, u
          plan_data(build->plan, &change, sizeof change), sizeof change);
 }
 
+/* A clone belongs to the peer group of what it was cloned from; who belongs together is set at the end. */
+static void make_private(struct build *build, const struct mount_step *step)
+{
+    struct mount_attr change = { .propagation = MS_PRIVATE };
+    name(build, "detach from its peers", step->wanted);
+    EMIT(build->batch, build->what, SYS_mount_setattr, slot_of(build, step->slot), text(build, ""), AT_EMPTY_PATH | (step->recursive ? AT_RECURSIVE : 0),
+         plan_data(build->plan, &change, sizeof change), sizeof change);
+}
+
 static void take_piece(struct build *build, struct mount_step *step)
 {
     uint64_t flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW | (step->recursive ? AT_RECURSIVE : 0);
@@ -196,6 +205,8 @@ static void take_piece(struct build *build, struct mount_step *step)
     }
     step->slot = files_new_aux(build->plan->world);
     to_slot(build, step->slot);
+    if (step->way == WAY_CLONED && (step->source->shared || step->source->master))
+        make_private(build, step);
     set_attributes(build, step, slot_of(build, step->slot), "");
 }
 
@@ -278,50 +289,96 @@ static void join_group(struct build *build, const struct mount_step *from, const
          MOVE_MOUNT_SET_GROUP | (*from_path ? 0 : MOVE_MOUNT_F_EMPTY_PATH) | (*to_path ? 0 : MOVE_MOUNT_T_EMPTY_PATH));
 }
 
-static const struct mount_step *member_before(const struct build *build, int group, int index)
+/* All members of a group can be made from the one that shows most of the file system. */
+static const struct mount_step *leader_of(const struct build *build, int group)
 {
-    for (int i = 0; i < index; i++)
-        if (build->mounts->steps.list[i].wanted->shared == group)
-            return &build->mounts->steps.list[i];
-    return NULL;
+    const struct mount_step *leader = NULL;
+    for (int i = 0; i < build->mounts->steps.count; i++) {
+        const struct mount_step *step = &build->mounts->steps.list[i];
+        if (step->wanted->shared == group && (!leader || strlen(step->wanted->root) < strlen(leader->wanted->root)))
+            leader = step;
+    }
+    return leader;
+}
+
+/* Is its propagation what it got with the copy of the namespace? */
+static bool is_shared_as_inherited(const struct mount_step *step)
+{
+    const struct mount *wanted = step->wanted, *source = step->source;
+    if (step->way != WAY_INHERITED)
+        return !wanted->shared && !wanted->master;
+    if (wanted->shared == source->shared && wanted->master == source->master)
+        return true;
+    return !wanted->shared && wanted->master && (wanted->master == source->master || wanted->master == source->shared);
+}
+
+static void share_group(struct build *build, int group);
+
+/* First it becomes a slave, if it has a master here; then, with others, a group of its own. */
+static void share_step(struct build *build, const struct mount_step *step)
+{
+    const struct mount *wanted = step->wanted;
+    const struct mount_step *leader = wanted->shared ? leader_of(build, wanted->shared) : NULL;
+    const struct mount_step *master = wanted->master ? leader_of(build, wanted->master) : NULL;
+    if (build->shared[wanted->index] || is_shared_as_inherited(step))
+        return;
+    build->shared[wanted->index] = true;
+    if (leader && leader != step) {
+        share_group(build, wanted->shared);
+        join_group(build, leader, step);
+        return;
+    }
+    if (master) {
+        share_group(build, wanted->master);
+        join_group(build, master, step);
+        set_propagation(build, step, MS_SLAVE);
+    }
+    if (leader)
+        set_propagation(build, step, MS_SHARED);
+    else if (!master && step->way == WAY_INHERITED)
+        set_propagation(build, step, MS_PRIVATE);
+}
+
+static void share_group(struct build *build, int group)
+{
+    const struct mount_step *leader = leader_of(build, group);
+    if (leader)
+        share_step(build, leader);
 }
 
 static void share(struct build *build)
 {
     const struct mount_steps *steps = &build->mounts->steps;
-    for (int i = 0; i < steps->count; i++) {
-        const struct mount_step *step = &steps->list[i], *before = NULL;
-        if (!step->wanted->shared || step->way == WAY_INHERITED)
-            continue;
-        if ((before = member_before(build, step->wanted->shared, i)))
-            join_group(build, before, step);
-        else
-            set_propagation(build, step, MS_SHARED);
-    }
-    for (int i = 0; i < steps->count; i++) {
-        const struct mount_step *step = &steps->list[i];
-        const struct mount_step *master = step->wanted->master ? member_before(build, step->wanted->master, steps->count) : NULL;
-        if (step->wanted->unbindable)
-            set_propagation(build, step, MS_UNBINDABLE);
-        if (!master || step->way == WAY_INHERITED || step->wanted->shared)
-            continue;
-        join_group(build, master, step);
-        set_propagation(build, step, MS_SLAVE);
+    for (int i = 0; i < steps->count; i++)
+        share_step(build, &steps->list[i]);
+    for (int i = 0; i < steps->count; i++)
+        if (steps->list[i].wanted->unbindable)
+            set_propagation(build, &steps->list[i], MS_UNBINDABLE);
+}
+
+static void unmount_unwanted(struct build *build)
+{
+    const struct mount_steps *steps = &build->mounts->steps;
+    for (int i = steps->unwanted_count - 1; i >= 0; i--) {
+        name(build, "unmount", steps->unwanted[i]);
+        EMIT(build->batch, build->what, SYS_umount2, text(build, steps->unwanted[i]->point), MNT_DETACH);
     }
 }
 
 static void build_namespace(struct plan *plan, struct mount_world *mounts)
 {
-    struct build build = { .plan = plan, .batch = plan_namespace(plan, mounts->namespace), .mounts = mounts };
+    struct build build = { .plan = plan, .batch = mounts->namespace->nested ? plan_namespace(plan, mounts->namespace) : &plan->mounts, .mounts = mounts };
     struct mount_steps *steps = &mounts->steps;
     struct mounts *all = plan->world->mounts;
     build.attached = must_alloc((size_t)steps->count * sizeof *build.attached);
+    build.shared = must_alloc((size_t)steps->count * sizeof *build.shared);
     for (int i = 0; i < all->system_count; i++)
         if (all->systems[i].maker == mounts)
             make_system(&build, &all->systems[i]);
     for (int i = 0; i < steps->count; i++)
         if (steps->list[i].way == WAY_CLONED || steps->list[i].way == WAY_OWN)
             take_piece(&build, &steps->list[i]);
+    unmount_unwanted(&build);
     for (int i = 0; i < steps->count; i++)
         attach(&build, &steps->list[i]);
     for (int i = 0; i < steps->count; i++)
@@ -331,6 +388,7 @@ static void build_namespace(struct plan *plan, struct mount_world *mounts)
         enter_new_root(&build);
     share(&build);
     free(build.attached);
+    free(build.shared);
 }
 
 int mounts_emit(struct plan *plan, struct error *err)
@@ -340,7 +398,7 @@ int mounts_emit(struct plan *plan, struct error *err)
     if (!all)
         return 0;
     all->arena = plan->arena;
-    for (int i = 1; i < all->count; i++)
+    for (int i = 0; i < all->count; i++)
         build_namespace(plan, &all->list[i]);
     return 0;
 }

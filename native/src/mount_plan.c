@@ -32,6 +32,7 @@ struct finder {
     const struct mount_table *start, *wanted;
     struct mount_steps *steps;
     bool *taken;                /* per mount of start */
+    bool locked;
 };
 
 static const struct mount *inherited_parent(const struct finder *finder, const struct mount *mount)
@@ -184,29 +185,46 @@ static int decide(struct finder *finder, struct mount_step *step, struct error *
     step->slot = 1;
     if (find_inherited(finder, step))
         return 0;
-    if (find_clone(finder, step))
-        return find_company(finder, step, err);
+    if (find_clone(finder, step))       /* without locks each mount is cloned by itself */
+        return finder->locked ? find_company(finder, step, err) : 0;
     return find_own(finder, step, err);
 }
 
-/* What is there from the start and cannot stay: locked to its place, so only the source's owner of a whole tree can be without it. */
+/* What is there from the start and cannot stay. */
 static int check_left_over(const struct finder *finder, struct error *err)
 {
-    for (int i = 0; i < finder->start->count && !finder->steps->new_root; i++)
-        if (!finder->taken[i] && finder->start->list[i].parent)
-            return fail(err, "unsupported", "a mount namespace lacks the workspace's mount %.200s, which cannot be taken away in a branch",
-                        finder->start->list[i].point);
+    struct mount_steps *steps = finder->steps;
+    steps->unwanted = must_alloc((size_t)finder->start->count * sizeof *steps->unwanted);
+    for (int i = 0; i < finder->start->count && !steps->new_root; i++) {
+        const struct mount *mount = &finder->start->list[i];
+        if (finder->taken[i] || !mount->parent)
+            continue;
+        if (finder->locked)
+            return fail(err, "unsupported", "a mount namespace lacks the workspace's mount %.200s, which cannot be taken away in a branch", mount->point);
+        steps->unwanted[steps->unwanted_count++] = mount;
+    }
     return 0;
 }
 
-int mount_steps_find(const struct mount_table *start, const struct mount_table *wanted, struct mount_steps *steps, struct error *err)
+bool mount_steps_are_empty(const struct mount_steps *steps)
+{
+    bool empty = !steps->new_root && !steps->unwanted_count;
+    for (int i = 0; i < steps->count && empty; i++) {
+        const struct mount_step *step = &steps->list[i];
+        empty = step->way == WAY_INHERITED && step->attributes == step->wanted->attributes && step->source->shared == step->wanted->shared
+            && step->source->master == step->wanted->master && !step->wanted->unbindable;
+    }
+    return empty;
+}
+
+int mount_steps_find(const struct mount_table *start, const struct mount_table *wanted, bool locked, struct mount_steps *steps, struct error *err)
 {
     const struct mount *from = mount_table_root(start), *to = mount_table_root(wanted);
     if (!from || !to)
         return fail(err, "internal", "a mount namespace has no root");
     *steps = (struct mount_steps){ .list = must_alloc((size_t)wanted->count * sizeof *steps->list), .count = wanted->count };
     AUTO_FREE bool *taken = must_alloc((size_t)start->count * sizeof *taken);
-    struct finder finder = { start, wanted, steps, taken };
+    struct finder finder = { start, wanted, steps, taken, locked };
     for (int i = 0; i < wanted->count; i++)
         steps->list[i].wanted = &wanted->list[i];
     steps->new_root = !same_content(from, to);

@@ -40,9 +40,16 @@ struct mount_steps {
     bool new_root;              /* the root is another: it is built beside the old one, which is left then */
     struct own_file_system *file_systems;
     int file_system_count;
+    const struct mount **unwanted;      /* are there from the start and go away, lowest first */
+    int unwanted_count;
 };
 
-/* From the mounts of `start` to those of `wanted`. Fails with "unsupported", naming the mount, if there is no way. */
-int mount_steps_find(const struct mount_table *start, const struct mount_table *wanted, struct mount_steps *steps, struct error *err);
+/*
+ * From the mounts of `start` to those of `wanted`. Fails with "unsupported", naming the mount, if there is no way. `locked`: what is there from the start
+ * cannot be unmounted, since it comes from a namespace with another owner.
+ */
+int mount_steps_find(const struct mount_table *start, const struct mount_table *wanted, bool locked, struct mount_steps *steps, struct error *err);
+/* Is there nothing to do? */
+bool mount_steps_are_empty(const struct mount_steps *steps);
 
 #endif

@@ -39,6 +39,74 @@ static int add_world(struct mounts *all, struct namespace *namespace, int mnt_ns
     return read_world(mounts, err);
 }
 
+/* ---- what every workspace has ---- */
+
+static struct mount_table base;
+
+int mounts_read_base(pid_t restorer, struct error *err)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/ns/mnt", restorer);
+    AUTO_CLOSE int mnt_ns = open(path, O_RDONLY | O_CLOEXEC);
+    return mnt_ns < 0 ? fail_errno(err, "cannot open %s", path) : mount_table_read(&base, mnt_ns, err);
+}
+
+/* These go along into the branch's root (restore.c); the stage's own root does not. */
+static bool goes_along(const struct mount *mount)
+{
+    static const char *const kept[] = { "/proc", "/sys", "/dev" };
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
+        size_t length = strlen(kept[i]);
+        if (strncmp(mount->point, kept[i], length) == 0 && (mount->point[length] == 0 || mount->point[length] == '/'))
+            return true;
+    }
+    return strcmp(mount->point, "/") == 0;
+}
+
+/* The source's mount that corresponds: the first at that place of that type. */
+static const struct mount *counterpart(const struct mount_table *own, const struct mount *mount)
+{
+    for (int i = 0; i < own->count; i++)
+        if (strcmp(own->list[i].point, mount->point) == 0 && strcmp(own->list[i].type, mount->type) == 0)
+            return &own->list[i];
+    return NULL;
+}
+
+/* The base in the source's terms: its device numbers stand for the branch's. */
+static struct mount_table base_of(const struct mount_table *own)
+{
+    struct mount_table table = { .list = must_alloc((size_t)base.count * sizeof *table.list) };
+    const struct mount *root = mount_table_root(own);
+    for (int i = 0; i < base.count; i++) {
+        if (!goes_along(&base.list[i]))
+            continue;
+        struct mount *mount = &table.list[table.count];
+        *mount = base.list[i];
+        mount->index = table.count++;
+        mount->parent = NULL;
+        bool is_root = strcmp(mount->point, "/") == 0;
+        const struct mount *mine = is_root ? root : counterpart(own, mount);
+        mount->device = mine ? mine->device : UINT64_MAX;
+        if (is_root) {
+            mount->root = "/";
+            mount->attributes = 0;
+        }
+    }
+    for (int i = 0; i < table.count; i++)
+        for (int k = 0; k < table.count; k++)
+            if (table.list[k].id == table.list[i].parent_id && k != i)
+                table.list[i].parent = &table.list[k];
+    return table;
+}
+
+static int read_own_steps(struct mount_world *own, struct error *err)
+{
+    if (!base.count)
+        return 0;
+    struct mount_table start = base_of(&own->table);
+    return mount_steps_find(&start, &own->table, false, &own->steps, err);
+}
+
 static int read_worlds(struct world *world, struct mounts *all, struct error *err)
 {
     char path[64];
@@ -47,7 +115,7 @@ static int read_worlds(struct world *world, struct mounts *all, struct error *er
     if (own < 0)
         return fail_errno(err, "cannot open %s", path);
     all->list = must_alloc((size_t)world->namespaces->count * sizeof *all->list);
-    if (add_world(all, world->namespaces->list[NAMESPACE_MNT], own, err) < 0)
+    if (add_world(all, world->namespaces->list[NAMESPACE_MNT], own, err) < 0 || read_own_steps(&all->list[0], err) < 0)
         return -1;
     for (int i = 0; i < world->namespaces->count; i++) {
         struct namespace *namespace = world->namespaces->list[i];
@@ -61,8 +129,8 @@ static int read_worlds(struct world *world, struct mounts *all, struct error *er
 static int check_worlds(const struct mounts *all, struct error *err)
 {
     int total = 0;
-    for (int i = 1; i < all->count; i++) {
-        total += all->list[i].table.count;
+    for (int i = 0; i < all->count; i++) {
+        total += i ? all->list[i].table.count : 0;
         for (int k = 0; k < all->list[i].table.count; k++)
             if (strncmp(all->list[i].table.list[k].type, "fuse", 4) == 0)
                 return fail(err, "unsupported", "a FUSE file system is mounted at %.200s; unmount it", all->list[i].table.list[k].point);
@@ -242,28 +310,40 @@ static int find_steps(struct mounts *all, struct mount_world *mounts, struct err
 {
     struct error ignored = { 0 };
     struct mount_world *origin = likely_origin(all, mounts);
-    if (origin && mount_steps_find(&origin->table, &mounts->table, &mounts->steps, &ignored) == 0) {
+    /* What a namespace around has locked stays locked in copies of a copy, too. */
+    bool locked = mounts->namespace->owner && mounts->namespace->owner->nested;
+    if (origin && mount_steps_find(&origin->table, &mounts->table, locked, &mounts->steps, &ignored) == 0) {
         mounts->namespace->origin = origin->namespace;
         return 0;
     }
-    return mount_steps_find(&all->list[0].table, &mounts->table, &mounts->steps, err);
+    return mount_steps_find(&all->list[0].table, &mounts->table, locked, &mounts->steps, err);
+}
+
+static bool has_nested(const struct world *world)
+{
+    for (int i = 0; world->namespaces && i < world->namespaces->count; i++)
+        if (world->namespaces->list[i]->kind == NAMESPACE_MNT && world->namespaces->list[i]->nested)
+            return true;
+    return false;
 }
 
 int mounts_read(struct world *world, struct error *err)
 {
-    bool nested = false;
-    for (int i = 0; world->namespaces && i < world->namespaces->count; i++)
-        nested |= world->namespaces->list[i]->kind == NAMESPACE_MNT && world->namespaces->list[i]->nested;
-    if (!nested)
+    bool nested = has_nested(world);
+    if (!nested && !base.count)
         return 0;
     struct mounts *all = world->mounts = must_alloc(sizeof *all);
-    if (read_worlds(world, all, err) < 0 || check_worlds(all, err) < 0)
+    if (read_worlds(world, all, err) < 0)
         return -1;
-    for (int i = 1; i < all->count; i++) {
-        struct mount_world *mounts = &all->list[i];
-        if (find_steps(all, mounts, err) < 0 || add_systems(all, mounts, err) < 0)
-            return -1;
+    if (!nested && mount_steps_are_empty(&all->list[0].steps)) {
+        mounts_close(world);
+        return 0;
     }
+    if (check_worlds(all, err) < 0 || add_systems(all, &all->list[0], err) < 0)
+        return -1;
+    for (int i = 1; i < all->count; i++)
+        if (find_steps(all, &all->list[i], err) < 0 || add_systems(all, &all->list[i], err) < 0)
+            return -1;
     for (int i = 0; i < all->system_count; i++)
         if (in_memory(all->systems[i].mount) && read_content(all, &all->systems[i], err) < 0)
             return -1;

@@ -30,7 +30,7 @@ struct mount_world {
     int mnt_ns;                 /* descriptor of it */
     int root;                   /* O_PATH: its root directory */
     struct mount_table table;
-    struct mount_steps steps;   /* nested ones only */
+    struct mount_steps steps;
 };
 
 /* A tree or single file of an own file system, as far as it can be reached. */
@@ -59,7 +59,12 @@ struct mounts {
     uint64_t arena;             /* of the plan */
 };
 
-/* Nothing is read where no mount namespace is nested: world->mounts stays NULL. */
+/*
+ * Learn from a prepared branch (host pid of its restorer) which mounts a workspace has anyway. Without it (the doctor) all that the workspace's own
+ * namespace has counts as such.
+ */
+int mounts_read_base(pid_t restorer, struct error *err);
+/* world->mounts stays NULL if there are no others than those and no mount namespace is nested. */
 int mounts_read(struct world *world, struct error *err);
 /* Let go of our descriptors (preflight). */
 void mounts_close(struct world *world);

@@ -57,7 +57,7 @@ static int start_plan(struct world *world, struct compiled *compiled, struct err
     compiled->control->slot_base = (uint32_t)world->slot_base;
     for (int i = 0; i < STAGES; i++)
         plan->common[i].plan = plan;
-    plan->late.plan = plan;
+    plan->late.plan = plan->mounts.plan = plan;
     plan->own = must_alloc((size_t)world->process_count * sizeof *plan->own);
     plan->session = must_alloc((size_t)world->process_count * sizeof *plan->session);
     for (int i = 0; i < world->process_count; i++)
@@ -81,6 +81,7 @@ static void place_stages(struct plan *plan, struct arena_control *control)
     for (int i = 0; i < STAGES; i++)
         control->stages[i] = batch_place(&plan->common[i]);
     control->late_batch = batch_place(&plan->late);
+    control->mounts = plan->mounts.count ? batch_place(&plan->mounts) : 0;
     struct arena_creator *creators = must_alloc((size_t)(plan->creator_count + 1) * sizeof *creators);
     for (int i = 0; i < plan->creator_count; i++) {
         struct creator *from = &plan->creators[i];

@@ -481,6 +481,8 @@ static void __attribute__((noreturn)) become_first(void)
 
 static void run(void)
 {
+    if (control->mounts)
+        run_batch(control->mounts);
     if (control->namespace_count)
         nest_begin();
     run_stages(0, ARENA_EARLY_STAGES);
