@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <limits.h>
 #include <linux/openat2.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,6 +63,9 @@ bool files_path_leads_to(const struct world *world, const struct mount_world *mo
 static int open_source(struct ghost *ghost, const char *open_path)
 {
     int held;
+    struct stat st;
+    if (sscanf(open_path, "/proc/self/fd/%d", &held) == 1 && fstat(held, &st) == 0 && S_ISLNK(st.st_mode))
+        return fcntl(held, F_DUPFD_CLOEXEC, 0);
     if (sscanf(open_path, "/proc/self/fd/%d", &held) == 1 && fcntl(held, F_GETLEASE) == F_WRLCK) {
         ghost->shares_offset = true;
         return fcntl(held, F_DUPFD_CLOEXEC, 0);
@@ -88,8 +92,8 @@ struct ghost *files_ghost(struct world *world, const char *path, uint64_t device
         fail_errno(err, "%s: cannot read its unlinked file %s", who, path);
         return NULL;
     }
-    if (!S_ISREG(ghost->st.st_mode) && !S_ISDIR(ghost->st.st_mode)) {
-        fail(err, "unsupported", "%s uses %s, which was removed and is neither a regular file nor a directory", who, ghost->path);
+    if (!S_ISREG(ghost->st.st_mode) && !S_ISDIR(ghost->st.st_mode) && !S_ISLNK(ghost->st.st_mode)) {
+        fail(err, "unsupported", "%s uses %s, which was removed and is no regular file, directory or link", who, ghost->path);
         return NULL;
     }
     if (S_ISDIR(ghost->st.st_mode) && length == strlen(ghost->path)) {
@@ -280,9 +284,19 @@ static int copy_all(int from, int to, uint64_t size, struct error *err, const ch
     return copy_range(from, to, 0, (off_t)size, err, name);
 }
 
-static int make_file(int directory, const char *name, bool is_directory)
+static int make_link(int directory, const char *name, int source)
 {
-    if (!is_directory)
+    char target[PATH_MAX];
+    ssize_t length = readlinkat(source, "", target, sizeof target - 1);
+    target[length < 0 ? 0 : length] = 0;
+    return length < 0 || symlinkat(target, directory, name) < 0 ? -1 : openat(directory, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+}
+
+static int make_file(int directory, const char *name, const struct ghost *ghost)
+{
+    if (S_ISLNK(ghost->st.st_mode))
+        return make_link(directory, name, ghost->source);
+    if (!S_ISDIR(ghost->st.st_mode))
         return openat(directory, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     return mkdirat(directory, name, 0700) < 0 ? -1 : openat(directory, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 }
@@ -303,21 +317,22 @@ static int make_unnamed(int root, const struct ghost *ghost, int number, struct 
             return unnamed;
     }
     const char *name = basename(base_copy);
-    bool is_directory = S_ISDIR(ghost->st.st_mode);
-    int fd = make_file(directory, name, is_directory);
+    int fd = make_file(directory, name, ghost);
     if (fd < 0) {
         name = other;
-        fd = make_file(directory, name, is_directory);
+        fd = make_file(directory, name, ghost);
     }
     if (fd < 0)
         return fail_errno(err, "cannot make the unlinked file %s in the branch", ghost->path);
-    unlinkat(directory, name, is_directory ? AT_REMOVEDIR : 0);
+    unlinkat(directory, name, S_ISDIR(ghost->st.st_mode) ? AT_REMOVEDIR : 0);
     return fd;
 }
 
 static int fill_ghost(const struct ghost *ghost, int fd, struct error *err)
 {
     struct timespec times[2] = { ghost->st.st_atim, ghost->st.st_mtim };
+    if (S_ISLNK(ghost->st.st_mode))
+        return 0;
     bool is_directory = S_ISDIR(ghost->st.st_mode);     /* a removed one is empty */
     if (!is_directory && ftruncate(fd, ghost->st.st_size) < 0)
         return fail_errno(err, "cannot size the unlinked file %s", ghost->path);
@@ -340,7 +355,8 @@ int files_make_ghosts(struct world *world, struct branch *branch, struct error *
         /* A program whose file is open for writing anywhere cannot be a process's executable. */
         char path[64];
         snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-        int handle = ghost->linkable ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : open(path, O_PATH | O_CLOEXEC);
+        bool as_it_is = ghost->linkable || S_ISLNK(ghost->st.st_mode);
+        int handle = as_it_is ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : open(path, O_PATH | O_CLOEXEC);
         if (handle < 0)
             return fail_errno(err, "cannot open the unlinked file %s in the branch", ghost->path);
         branch_give(branch, aux_slot(world, ghost->aux), handle);

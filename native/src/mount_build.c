@@ -78,8 +78,8 @@ static void set_option(struct build *build, uint64_t context, char *option)
     static const char *const required[] = { "size", "nr_blocks", "nr_inodes", "mode", "ptmxmode", "max", "name", NULL };
     char *value = strchr(option, '=');
     bool needed = false;
-    if (strcmp(option, "rw") == 0)
-        return;
+    if (strcmp(option, "rw") == 0 || strcmp(option, "ro") == 0)
+        return;                 /* it cannot be filled while it is read-only */
     if (!value) {
         EMIT_FLAGS(build->batch, build->what, OP_LOAD(0) | OP_MAY_FAIL, SYS_fsconfig, context, FSCONFIG_SET_FLAG, text(build, option), 0, 0);
         return;
@@ -128,6 +128,19 @@ static void make_system(struct build *build, struct own_system *system)
     system->filled = plan_reserve(build->plan, sizeof(uint32_t));
     EMIT(batch, build->what, OP_SIGNAL, system->made);
     EMIT(batch, build->what, OP_WAIT, system->filled, 1);
+}
+
+static void make_read_only(struct build *build, const struct own_system *system)
+{
+    const struct mount *mount = system->mount;
+    if (strncmp(mount->options, "ro", 2) != 0 || (mount->options[2] && mount->options[2] != ','))
+        return;
+    name(build, "make read-only the file system of", mount);
+    EMIT(build->batch, build->what, SYS_fspick, slot_of(build, system->slot), text(build, ""), FSPICK_EMPTY_PATH | FSPICK_CLOEXEC);
+    uint64_t context = emit_result_cell(build->batch);
+    EMIT_FLAGS(build->batch, build->what, OP_LOAD(0), SYS_fsconfig, context, FSCONFIG_SET_FLAG, text(build, "ro"), 0, 0);
+    EMIT_FLAGS(build->batch, build->what, OP_LOAD(0), SYS_fsconfig, context, FSCONFIG_CMD_RECONFIGURE, 0, 0, 0);
+    EMIT_FLAGS(build->batch, build->what, OP_LOAD(0), SYS_close, context);
 }
 
 static struct own_system *system_of(const struct build *build, const struct mount *mount)
@@ -384,6 +397,9 @@ static void build_namespace(struct plan *plan, struct mount_world *mounts)
     for (int i = 0; i < steps->count; i++)
         if (steps->list[i].way == WAY_OWN && steps->list[i].wanted->root_removed)
             remove_name(&build, &steps->list[i]);
+    for (int i = 0; i < all->system_count; i++)
+        if (all->systems[i].maker == mounts)
+            make_read_only(&build, &all->systems[i]);
     if (steps->new_root)
         enter_new_root(&build);
     share(&build);

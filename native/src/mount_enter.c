@@ -67,6 +67,11 @@ int mount_copy(const char *path, struct error *err)
     if (place < 0)
         return fail_errno(err, "cannot open the mount %s of the source", path);
     int copy = (int)syscall(SYS_open_tree, place, "", OPEN_TREE_CLONE | O_CLOEXEC | AT_EMPTY_PATH);
+    if (copy < 0 && errno == EINVAL) {  /* unbindable: then it is read where it is */
+        copy = place;
+        place = -1;
+        return copy;
+    }
     if (copy < 0)
         return fail_errno(err, "cannot copy the mount %s of the source", path);
     struct mount_attr quiet = { .attr_set = MOUNT_ATTR_NOATIME | MOUNT_ATTR_RDONLY, .attr_clr = MOUNT_ATTR__ATIME };

@@ -7,7 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 static bool in_memory(const struct mount *mount)
@@ -208,17 +212,52 @@ static int add_systems(struct mounts *all, struct mount_world *mounts, struct er
 /* ---- content ---- */
 
 struct reach {
+    const struct mount_table *table;
     const struct mount *mount;
 };
+
+static bool hangs_on(const struct mount *mount, const struct mount *ancestor)
+{
+    while (mount && mount != ancestor)
+        mount = mount->parent;
+    return mount != NULL;
+}
+
+/* Is `other` mounted over the place of `mount`, or above it? */
+static bool hides(const struct mount *other, const struct mount *mount)
+{
+    size_t length = strcmp(other->point, "/") == 0 ? 0 : strlen(other->point);
+    return !hangs_on(mount, other) && strncmp(mount->point, other->point, length) == 0 && (mount->point[length] == 0 || mount->point[length] == '/');
+}
+
+/*
+ * In a copy of the namespace, that nobody but this thread has, what hides a mount can be taken away. Where everything is locked (a namespace with another
+ * owner) it cannot. The mounts are known by their devices there, since they have new ids.
+ */
+static int uncover_mount(const struct reach *reach, struct error *err)
+{
+    const struct mount *mount = reach->mount;
+    struct stat st;
+    if (unshare(CLONE_NEWNS) < 0 || syscall(SYS_mount, NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+        return -1;
+    for (int i = reach->table->count - 1; i >= 0; i--)
+        if (hides(&reach->table->list[i], mount) && umount2(reach->table->list[i].point, MNT_DETACH) < 0)
+            return -1;
+    AUTO_CLOSE int place = mount_open_point(mount->point);
+    if (place < 0 || fstat(place, &st) < 0 || ((uint64_t)major(st.st_dev) << 32 | minor(st.st_dev)) != mount->device)
+        return -1;
+    return mount_copy(mount->point, err);
+}
 
 /* The copy of a mount, or -1 without an error if another one hides it. */
 static int reach_mount(void *context, struct error *err)
 {
-    const struct mount *mount = ((struct reach *)context)->mount;
+    const struct reach *reach = context;
+    const struct mount *mount = reach->mount;
     struct statx st;
     AUTO_CLOSE int place = mount_open_point(mount->point);
     if (place < 0 || statx(place, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, &st) < 0 || (int)st.stx_mnt_id != mount->id)
-        return -1;
+        return uncover_mount(reach, err);
     return mount_copy(mount->point, err);
 }
 
@@ -238,7 +277,7 @@ static bool is_covered(const struct own_system *system, const struct mount *moun
 
 static int add_part(struct own_system *system, const struct mount_world *mounts, const struct mount *mount, struct error *err)
 {
-    struct reach reach = { mount };
+    struct reach reach = { &mounts->table, mount };
     const char *root = strcmp(mount->root, "/") == 0 ? "" : mount->root;
     struct stat st;
     int copy = mount_enter(mounts->mnt_ns, reach_mount, &reach, err);

@@ -125,7 +125,8 @@ static int list_directory(struct walk *walk, int index, int fd, struct error *er
 /* The first directory among `from` and the siblings behind it, or -1. */
 static int first_directory(const struct walk *walk, int from)
 {
-    while (from >= 0 && !S_ISDIR(walk->entries[from].st.st_mode))
+    /* What is mounted there is another matter. */
+    while (from >= 0 && (!S_ISDIR(walk->entries[from].st.st_mode) || walk->entries[from].st.st_dev != walk->entries[0].st.st_dev))
         from = walk->entries[from].next;
     return from;
 }

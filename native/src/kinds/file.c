@@ -149,7 +149,9 @@ static int emit(struct plan *plan, const struct description *description, enum s
         return 0;
     }
     struct batch *batch = data->late ? plan_late(plan) : &plan->common[STAGE_MAKE];
-    if (data->itself)
+    if (data->ghost && (description->flags & O_PATH))   /* the ghost's own descriptor is such a one */
+        EMIT(batch, what, SYS_dup3, aux_slot(plan->world, data->ghost->aux), SLOT(plan, description), 0);
+    else if (data->itself)
         emit_itself(batch, description, what);
     else
         emit_open(batch, description, what);
