@@ -242,6 +242,17 @@ static const char *place_of(const struct build *build, const struct mount *above
     return point;
 }
 
+static void attach(struct build *build, struct mount_step *step);
+
+/* What a mount hides could not be reached any more. Propagation can bring such mounts about later than what hides them. */
+static void attach_hidden(struct build *build, const struct mount *mount)
+{
+    struct mount_steps *steps = &build->mounts->steps;
+    for (int i = 0; i < steps->count; i++)
+        if (!build->attached[i] && mount_hides(mount, steps->list[i].wanted))
+            attach(build, &steps->list[i]);
+}
+
 static void attach(struct build *build, struct mount_step *step)
 {
     const struct mount *mount = step->wanted;
@@ -251,6 +262,7 @@ static void attach(struct build *build, struct mount_step *step)
     build->attached[mount->index] = true;
     if (mount->parent)
         attach(build, &build->mounts->steps.list[mount->parent->index]);
+    attach_hidden(build, mount);
     if (step->way == WAY_INHERITED || step->way == WAY_WITH_PARENT) {
         const char *path = place_of(build, mount->parent, mount->point, &directory);
         set_attributes(build, step, directory, path);

@@ -189,3 +189,16 @@ struct mount *mount_table_root(const struct mount_table *table)
             return &table->list[i];
     return NULL;
 }
+
+static bool hangs_on(const struct mount *mount, const struct mount *ancestor)
+{
+    while (mount && mount != ancestor)
+        mount = mount->parent;
+    return mount != NULL;
+}
+
+bool mount_hides(const struct mount *other, const struct mount *mount)
+{
+    size_t length = strcmp(other->point, "/") == 0 ? 0 : strlen(other->point);
+    return !hangs_on(mount, other) && strncmp(mount->point, other->point, length) == 0 && (mount->point[length] == 0 || mount->point[length] == '/');
+}

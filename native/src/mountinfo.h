@@ -32,6 +32,8 @@ int mount_table_read(struct mount_table *table, int mnt_ns, struct error *err);
 void mount_table_free(struct mount_table *table);
 /* The mount on which everything else of the namespace hangs; NULL if there is none. */
 struct mount *mount_table_root(const struct mount_table *table);
+/* Is `other` mounted over the place of `mount`, or above that, without `mount` hanging on it? */
+bool mount_hides(const struct mount *other, const struct mount *mount);
 /* Parse text of the form of /proc/PID/mountinfo (exposed for the fuzzer). */
 int mount_table_parse(struct mount_table *table, char *text, struct error *err);
 

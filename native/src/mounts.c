@@ -216,20 +216,6 @@ struct reach {
     const struct mount *mount;
 };
 
-static bool hangs_on(const struct mount *mount, const struct mount *ancestor)
-{
-    while (mount && mount != ancestor)
-        mount = mount->parent;
-    return mount != NULL;
-}
-
-/* Is `other` mounted over the place of `mount`, or above it? */
-static bool hides(const struct mount *other, const struct mount *mount)
-{
-    size_t length = strcmp(other->point, "/") == 0 ? 0 : strlen(other->point);
-    return !hangs_on(mount, other) && strncmp(mount->point, other->point, length) == 0 && (mount->point[length] == 0 || mount->point[length] == '/');
-}
-
 /*
  * In a copy of the namespace, that nobody but this thread has, what hides a mount can be taken away. Where everything is locked (a namespace with another
  * owner) it cannot. The mounts are known by their devices there, since they have new ids.
@@ -241,7 +227,7 @@ static int uncover_mount(const struct reach *reach, struct error *err)
     if (unshare(CLONE_NEWNS) < 0 || syscall(SYS_mount, NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
         return -1;
     for (int i = reach->table->count - 1; i >= 0; i--)
-        if (hides(&reach->table->list[i], mount) && umount2(reach->table->list[i].point, MNT_DETACH) < 0)
+        if (mount_hides(&reach->table->list[i], mount) && umount2(reach->table->list[i].point, MNT_DETACH) < 0)
             return -1;
     AUTO_CLOSE int place = mount_open_point(mount->point);
     if (place < 0 || fstat(place, &st) < 0 || ((uint64_t)major(st.st_dev) << 32 | minor(st.st_dev)) != mount->device)
