@@ -199,6 +199,13 @@ static bool hangs_on(const struct mount *mount, const struct mount *ancestor)
 
 bool mount_hides(const struct mount *other, const struct mount *mount)
 {
+    const struct mount *branch = mount;     /* that of the mounts on other's parent which leads to `mount` */
+    if (!other->parent || hangs_on(mount, other))
+        return false;
+    if (mount == other->parent)
+        return strcmp(other->point, mount->point) == 0;
+    while (branch && branch->parent != other->parent)
+        branch = branch->parent;
     size_t length = strcmp(other->point, "/") == 0 ? 0 : strlen(other->point);
-    return !hangs_on(mount, other) && strncmp(mount->point, other->point, length) == 0 && (mount->point[length] == 0 || mount->point[length] == '/');
+    return branch && strncmp(branch->point, other->point, length) == 0 && (branch->point[length] == 0 || branch->point[length] == '/');
 }

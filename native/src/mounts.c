@@ -216,6 +216,14 @@ struct reach {
     const struct mount *mount;
 };
 
+/* It hides the mount, or hangs on one that does. */
+static bool is_in_the_way(const struct mount *other, const struct mount *mount)
+{
+    while (other && !mount_hides(other, mount))
+        other = other->parent;
+    return other != NULL;
+}
+
 /*
  * In a copy of the namespace, that nobody but this thread has, what hides a mount can be taken away. Where everything is locked (a namespace with another
  * owner) it cannot. The mounts are known by their devices there, since they have new ids.
@@ -227,7 +235,7 @@ static int uncover_mount(const struct reach *reach, struct error *err)
     if (unshare(CLONE_NEWNS) < 0 || syscall(SYS_mount, NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
         return -1;
     for (int i = reach->table->count - 1; i >= 0; i--)
-        if (mount_hides(&reach->table->list[i], mount) && umount2(reach->table->list[i].point, MNT_DETACH) < 0)
+        if (is_in_the_way(&reach->table->list[i], mount) && umount2(reach->table->list[i].point, MNT_DETACH) < 0)
             return -1;
     AUTO_CLOSE int place = mount_open_point(mount->point);
     if (place < 0 || fstat(place, &st) < 0 || ((uint64_t)major(st.st_dev) << 32 | minor(st.st_dev)) != mount->device)
