@@ -64,6 +64,12 @@ int main(void)
     MUST(unlink(DIRECTORY "/sparse"));
     char *map = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, sparse, 8192);
     CHECK(map != MAP_FAILED, "mmap: %s", strerror(errno));
+    int linked = make_file(DIRECTORY "/first-name", "two names");
+    MUST(link(DIRECTORY "/first-name", DIRECTORY "/second-name"));
+    MUST(unlink(DIRECTORY "/first-name"));
+    struct stat linked_before;
+    MUST(fstat(linked, &linked_before));
+    sync();
     fidelity_ready();
     fidelity_await_go();
 
@@ -89,5 +95,11 @@ int main(void)
     check_text(fd, "new");
     MUST((int)pwrite(replacement, fidelity_in_branch() ? "b" : "s", 1, 0));
     check_text(fd, fidelity_in_branch() ? "bew" : "sew");
+    MUST(fstat(linked, &st));
+    CHECK(st.st_ino == linked_before.st_ino && st.st_nlink == 1, "the file that kept one of two names: inode %lu, was %lu", st.st_ino,
+          linked_before.st_ino);
+    MUST((int)pwrite(linked, fidelity_in_branch() ? "b" : "s", 1, 0));
+    CHECK(fidelity_file(DIRECTORY "/second-name")[0] == (fidelity_in_branch() ? 'b' : 's'), "what is written does not show under the name that is left");
+    CHECK(access(DIRECTORY "/first-name", F_OK) < 0, "the name that was removed is back");
     fidelity_pass();
 }
