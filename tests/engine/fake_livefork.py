@@ -20,6 +20,7 @@ def main() -> int:
     if sys.argv[1] == "tidy":
         return 0
     arguments = sys.argv[2:]
+    (Path(sys.argv[0]).parent / "arguments").write_text(" ".join(arguments))
     control = socket.socket(fileno=int(arguments[arguments.index("--control") + 1]))
     branches = [arguments[index + 1].split(":")[0] for index, word in enumerate(arguments) if word == "--branch"]
 

@@ -131,6 +131,14 @@ async def test_a_branch_that_dies_at_the_last_moment_is_not_called_ready(
     assert [(await client.get(branch["id"]))["state"] for branch in (dead, alive)] == ["stopped", "ready"]
 
 
+async def test_options_reach_the_fork_program(client: EngineClient, source: dict, fake_libexec: Path) -> None:
+    await client.fork("src")
+    assert "--tcp-close" not in (fake_libexec / "arguments").read_text()
+    await client.fork("src", tcp_close=True, ghost_limit=12345)
+    arguments = (fake_libexec / "arguments").read_text()
+    assert "--tcp-close" in arguments and "--ghost-limit 12345" in arguments
+
+
 async def test_ids_of_a_batch_ascend(client: EngineClient, source: dict) -> None:
     for _ in range(2):
         result = await client.fork("src", copies=4)

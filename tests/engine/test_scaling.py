@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,25 +40,26 @@ def sibling_groups(engine: Engine, count: int) -> Iterator[None]:
             path.rmdir()
 
 
-async def median_fork(client: EngineClient, ref: str) -> float:
+async def quickest_fork(client: EngineClient, ref: str) -> float:
+    """ms until usable. The quickest of several is what a fork costs; the others tell what the machine did besides."""
     times = []
     for _ in range(_ROUNDS):
         result = await client.fork(ref)
         assert result["branches"][0]["error"] is None
         times.append(result["ms"]["usable"])
         await client.remove(result["branches"][0]["id"])
-    return statistics.median(times)
+    return min(times)
 
 
 @pytest.mark.slow
 async def test_empty_sibling_groups_do_not_slow_forks_down(engine: Engine, client: EngineClient) -> None:
     workspace = (await client.launch(IMAGE, wait=True))["id"]
-    await median_fork(client, workspace)
+    await quickest_fork(client, workspace)
     # Before, with, after: what the machine does meanwhile shows in the difference of the first and the last.
-    before = await median_fork(client, workspace)
+    before = await quickest_fork(client, workspace)
     with sibling_groups(engine, _SIBLINGS):
-        crowded = await median_fork(client, workspace)
-    after = await median_fork(client, workspace)
+        crowded = await quickest_fork(client, workspace)
+    after = await quickest_fork(client, workspace)
     clean, noise = (before + after) / 2, abs(before - after)
     print(f"usable after {before:.1f}, {crowded:.1f} (crowded), {after:.1f} ms")
     assert crowded < clean * 1.2 + noise, f"{before:.1f} ms, {crowded:.1f} ms with {_SIBLINGS} siblings, {after:.1f} ms"
