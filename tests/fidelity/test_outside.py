@@ -82,16 +82,16 @@ async def _fork_and_check(directory: Path, options: list[str]) -> None:
             connection.close()
 
 
-async def _refuse(directory: Path) -> None:
-    """A socket of a family that cannot be forked is refused by name before anything stops."""
+async def _refuse(directory: Path, program: str, words: str) -> None:
+    """What cannot be forked is refused by name before anything stops."""
     async with Harness(directory) as harness:
-        image = harness.import_root(None, [_build(programs.SOURCES / "outside" / "vsock.c", directory / "vsock")])
-        source = await harness.launch(image, ["/fidelity/vsock"])
+        image = harness.import_root(None, [_build(programs.SOURCES / "outside" / f"{program}.c", directory / program)])
+        source = await harness.launch(image, [f"/fidelity/{program}"])
         await asyncio.sleep(0.5)
         with pytest.raises(ForkError) as refusal:
             await harness.fork(source)
         assert refusal.value.code == "unsupported"
-        assert "vsock" in refusal.value.message and "fd 3" in refusal.value.message
+        assert words in refusal.value.message and "fd 3" in refusal.value.message and program in refusal.value.message
         assert source.alive
 
 
@@ -118,5 +118,9 @@ def test_outward_connections_end_in_the_branch_only(options: list[str], tmp_path
 
 
 @pytest.mark.timeout(180)
-def test_a_family_that_cannot_be_forked_is_refused_by_name(tmp_path: Path) -> None:
-    _in_child(lambda: asyncio.run(_refuse(tmp_path / "harness")))
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [("vsock", "(vsock)"), ("corked", "holds an unfinished datagram"), ("ring", "shares with the kernel")],
+)
+def test_what_cannot_be_forked_is_refused_by_name(program: str, words: str, tmp_path: Path) -> None:
+    _in_child(lambda: asyncio.run(_refuse(tmp_path / "harness", program, words)))

@@ -7,7 +7,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/filter.h>
 #include <linux/mount.h>
 #include <linux/sockios.h>
 #include <linux/udp.h>
@@ -237,20 +236,12 @@ static bool is_bound(const struct inet_socket *socket)
     return socket->type == SOCK_RAW ? !is_any(&socket->local) : inet_has_port(&socket->local);
 }
 
-/* A raw socket hears whatever arrives as soon as it exists: until the branch is complete a filter keeps out what is only part of making it. */
-static void emit_deaf(struct batch *batch, const struct inet_socket *socket, uint64_t slot)
-{
-    struct sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
-    struct sock_fprog program = { .len = 1, .filter = (struct sock_filter *)plan_data(batch->plan, &nothing, sizeof nothing) };
-    socket_option_emit(batch, slot, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program, socket->label);
-}
-
+/* A raw socket hears whatever arrives as soon as it exists. */
 static void emit_hearing(struct plan *plan, const struct inet_socket *socket)
 {
     struct batch *batch = &plan->common[STAGE_WATCH];
     uint64_t slot = SLOT(plan, socket->description);
-    int none = 0;
-    socket_option_emit(batch, slot, SOL_SOCKET, SO_DETACH_FILTER, &none, sizeof none, socket->label);
+    socket_options_emit_undeaf(batch, slot, socket->label);
     inet_options_emit_last(batch, socket, slot);
 }
 
@@ -262,7 +253,7 @@ static void emit_datagram_socket(struct plan *plan, const struct inet_socket *so
     inet_emit_socket(batch, description, socket->net, socket->domain, socket->type, socket->protocol, slot, socket->label);
     inet_options_emit_buffers(batch, socket, slot);
     if (socket->type == SOCK_RAW)
-        emit_deaf(batch, socket, slot);
+        socket_options_emit_deaf(batch, slot, socket->label);
     inet_options_emit_first(batch, socket, slot);
     udp_queue_emit(plan, batch, socket, slot);
     inet_options_emit_device(batch, socket, slot);

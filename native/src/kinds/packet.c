@@ -5,6 +5,7 @@
 #include "inet.h"
 #include "kinds.h"
 #include "sock_diag.h"
+#include "../proc.h"
 
 #include <errno.h>
 #include <linux/if_packet.h>
@@ -14,6 +15,7 @@
 #include <linux/sock_diag.h>
 #include <linux/sockios.h>
 #include <net/ethernet.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -22,10 +24,17 @@
 
 #define RECEIVE_SIZE 32768
 #define MAX_MEMBERSHIPS 256
+#define TEXT_LIMIT (64u << 20)
 #define MAX_SOCKETS 512         /* looked at, in preflight and capture together: each look lists all of them */
 
+struct ring {
+    bool there;
+    struct tpacket_req3 request;
+};
+
 struct packet_facts {
-    bool ring;
+    struct ring receive, send;
+    uint16_t protocol;          /* in network order */
     uint32_t fanout;            /* as PACKET_FANOUT takes it; 0 = none */
     struct packet_diag_mclist memberships[MAX_MEMBERSHIPS];
     int membership_count;
@@ -33,7 +42,10 @@ struct packet_facts {
 
 struct packet_data {
     int type;
-    struct sockaddr_ll address;
+    union {
+        struct sockaddr_ll link;
+        struct sockaddr name;   /* of the old type SOCK_PACKET */
+    } address;
     struct socket_options options;
     struct packet_facts facts;
     const struct namespace *net;
@@ -55,15 +67,32 @@ static bool match(const struct description *description)
 
 /* ---- packet_diag ---- */
 
+static void take_ring(struct ring *ring, const struct rtattr *attribute)
+{
+    struct packet_diag_ring known;
+    if (RTA_PAYLOAD(attribute) < sizeof known)
+        return;
+    memcpy(&known, RTA_DATA(attribute), sizeof known);
+    ring->there = true;
+    ring->request = (struct tpacket_req3){
+        .tp_block_size = known.pdr_block_size, .tp_block_nr = known.pdr_block_nr, .tp_frame_size = known.pdr_frame_size,
+        .tp_frame_nr = known.pdr_frame_nr, .tp_retire_blk_tov = known.pdr_retire_tmo, .tp_sizeof_priv = known.pdr_sizeof_priv,
+        .tp_feature_req_word = known.pdr_features,
+    };
+}
+
 static void take_facts(struct packet_facts *facts, const struct nlmsghdr *header)
 {
     const struct packet_diag_msg *message = NLMSG_DATA(header);
+    facts->protocol = htons(message->pdiag_num);
     const struct rtattr *attribute = (const struct rtattr *)(message + 1);
     size_t left = header->nlmsg_len - NLMSG_LENGTH(sizeof *message);
     for (; RTA_OK(attribute, left); attribute = RTA_NEXT(attribute, left)) {
         size_t length = RTA_PAYLOAD(attribute);
-        if (attribute->rta_type == PACKET_DIAG_RX_RING || attribute->rta_type == PACKET_DIAG_TX_RING) {
-            facts->ring = true;
+        if (attribute->rta_type == PACKET_DIAG_RX_RING) {
+            take_ring(&facts->receive, attribute);
+        } else if (attribute->rta_type == PACKET_DIAG_TX_RING) {
+            take_ring(&facts->send, attribute);
         } else if (attribute->rta_type == PACKET_DIAG_FANOUT && length >= sizeof(uint32_t)) {
             memcpy(&facts->fanout, RTA_DATA(attribute), sizeof facts->fanout);
         } else if (attribute->rta_type == PACKET_DIAG_MCLIST) {
@@ -94,7 +123,7 @@ static int receive_facts(int fd, uint32_t inode, struct packet_facts *facts, str
     }
 }
 
-/* A kernel without packet_diag answers with an error, and nothing is known: a ring that is mapped is then met among the memory maps. */
+/* A kernel without packet_diag answers with an error, and nothing is known. */
 static int read_facts(const struct description *description, struct packet_facts *facts, struct error *err)
 {
     AUTO_CLOSE int namespace = ioctl(description->local, SIOCGSKNS);
@@ -117,19 +146,27 @@ static int read_facts(const struct description *description, struct packet_facts
 
 /* ---- the kind ---- */
 
+/* Program and kernel each remember where in the ring they are; a new ring begins at its start. */
+static bool has_mapped_ring(const struct description *description)
+{
+    struct error err = { 0 };
+    char name[32];
+    if (!description->holder)
+        return true;
+    AUTO_FREE char *maps = proc_read(&err, TEXT_LIMIT, NULL, "/proc/%d/maps", description->holder->pid);
+    snprintf(name, sizeof name, "socket:[%lu]\n", (unsigned long)description->st.st_ino);
+    return !maps || strstr(maps, name);
+}
+
 static int examine(const struct description *description, struct packet_facts *facts, struct error *err)
 {
     static int looks;
     if (++looks > MAX_SOCKETS)
         return fail(err, "limit", "%s is one of more than %d packet sockets; end programs that capture packets", description_label(description),
                     MAX_SOCKETS / 2);
-    int type = socket_number(description->local, SO_TYPE);
-    if (type != SOCK_RAW && type != SOCK_DGRAM)
-        return fail(err, "unsupported", "%s is of the obsolete type %d, which cannot be forked; end the program that uses it",
-                    description_label(description), type);
     if (socket_check_filter(description, err) < 0 || read_facts(description, facts, err) < 0)
         return -1;
-    if (facts->ring)
+    if ((facts->receive.there || facts->send.there) && has_mapped_ring(description))
         return fail(err, "unsupported", "%s has a ring that it shares with the kernel, which cannot be forked; end the program that captures packets",
                     description_label(description));
     return 0;
@@ -149,7 +186,7 @@ static int capture(struct world *world, struct description *description, struct 
         return -1;
     data->type = socket_number(description->local, SO_TYPE);
     socklen_t size = sizeof data->address;
-    if (getsockname(description->local, (struct sockaddr *)&data->address, &size) < 0)
+    if (getsockname(description->local, &data->address.name, &size) < 0)
         return fail_errno(err, "%s: cannot read its address", description_label(description));
     return socket_options_read(&data->options, description, option_names, AF_PACKET, data->type, 0, err);
 }
@@ -167,14 +204,47 @@ static void emit_memberships(struct batch *batch, const struct packet_data *data
     }
 }
 
-/* Last of all it begins to listen, so that it hears nothing of how the branch was made. An interface that the branch lacks leaves it silent. */
-static void emit_bind(struct batch *batch, const struct packet_data *data, uint64_t slot, const char *what)
+static void emit_ring(struct batch *batch, const struct ring *ring, uint64_t slot, int name, const char *what)
 {
-    struct sockaddr_ll address = { .sll_family = AF_PACKET, .sll_protocol = data->address.sll_protocol, .sll_ifindex = data->address.sll_ifindex };
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_bind, slot, plan_data(batch->plan, &address, sizeof address), sizeof address);
+    if (ring->there)
+        socket_option_emit(batch, slot, SOL_PACKET, name, &ring->request, sizeof ring->request, what);
+}
+
+static void emit_fanout(struct batch *batch, const struct packet_data *data, uint64_t slot, const char *what)
+{
     if (data->facts.fanout)
         EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_setsockopt, slot, SOL_PACKET, PACKET_FANOUT,
                    plan_data(batch->plan, &data->facts.fanout, sizeof data->facts.fanout), sizeof data->facts.fanout);
+}
+
+/* Last of all it begins to listen, so that it hears nothing of how the branch was made. An interface that the branch lacks leaves it silent. */
+static void emit_bind(struct batch *batch, const struct packet_data *data, uint64_t slot, const char *what)
+{
+    struct sockaddr_ll address = { .sll_family = AF_PACKET, .sll_protocol = data->address.link.sll_protocol,
+                                   .sll_ifindex = data->address.link.sll_ifindex };
+    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_bind, slot, plan_data(batch->plan, &address, sizeof address), sizeof address);
+}
+
+/* The old type takes its protocol when it is made, and an interface's name as its address. */
+static void emit_old_type(struct batch *batch, const struct description *description, uint64_t slot, const char *what)
+{
+    const struct packet_data *data = description->data;
+    inet_emit_socket(batch, description, data->net, AF_PACKET, SOCK_PACKET, data->facts.protocol, slot, what);
+    socket_options_emit_deaf(batch, slot, what);
+    for (int i = 0; i < data->options.count; i++)
+        socket_option_put(batch, slot, &data->options.list[i], what);
+    if (data->address.name.sa_data[0])
+        EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_bind, slot, plan_data(batch->plan, &data->address.name, sizeof data->address.name),
+                   sizeof data->address.name);
+}
+
+static void emit_new_type(struct batch *batch, const struct description *description, uint64_t slot, const char *what)
+{
+    const struct packet_data *data = description->data;
+    inet_emit_socket(batch, description, data->net, AF_PACKET, data->type, 0, slot, what);
+    socket_options_emit(batch, &data->options, slot, what);
+    emit_ring(batch, &data->facts.receive, slot, PACKET_RX_RING, what);
+    emit_ring(batch, &data->facts.send, slot, PACKET_TX_RING, what);
 }
 
 static int emit(struct plan *plan, const struct description *description, enum stage stage, struct error *err)
@@ -184,13 +254,20 @@ static int emit(struct plan *plan, const struct description *description, enum s
     struct batch *batch = &plan->common[stage];
     uint64_t slot = SLOT(plan, description);
     const char *what = description_label(description);
+    bool old = data->type == SOCK_PACKET;
     if (stage == STAGE_MAKE) {
-        inet_emit_socket(batch, description, data->net, AF_PACKET, data->type, 0, slot, what);
-        socket_options_emit(batch, &data->options, slot, what);
+        if (old)
+            emit_old_type(batch, description, slot, what);
+        else
+            emit_new_type(batch, description, slot, what);
         emit_memberships(batch, data, slot, what);
         emit_status_flags(batch, description, what);
+    } else if (stage == STAGE_WATCH && old) {
+        socket_options_emit_undeaf(batch, slot, what);
+        socket_options_emit_filter(batch, &data->options, slot, what);
     } else if (stage == STAGE_WATCH) {
         emit_bind(batch, data, slot, what);
+        emit_fanout(batch, data, slot, what);
     }
     return 0;
 }

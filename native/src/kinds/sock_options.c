@@ -154,6 +154,19 @@ void socket_options_emit_filter(struct batch *batch, const struct socket_options
     }
 }
 
+void socket_options_emit_deaf(struct batch *batch, uint64_t fd, const char *what)
+{
+    struct sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
+    struct sock_fprog program = { .len = 1, .filter = (struct sock_filter *)plan_data(batch->plan, &nothing, sizeof nothing) };
+    socket_option_emit(batch, fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program, what);
+}
+
+void socket_options_emit_undeaf(struct batch *batch, uint64_t fd, const char *what)
+{
+    int none = 0;
+    socket_option_emit(batch, fd, SOL_SOCKET, SO_DETACH_FILTER, &none, sizeof none, what);
+}
+
 int socket_number(int fd, int name)
 {
     int value = -1;

@@ -37,6 +37,10 @@ void socket_options_emit_filter(struct batch *batch, const struct socket_options
 void socket_options_emit(struct batch *batch, const struct socket_options *options, uint64_t fd, const char *what);
 void socket_option_emit(struct batch *batch, uint64_t fd, int level, int name, const void *value, uint32_t size, const char *what);
 
+/* Until a branch is complete a filter keeps out what is only part of making it. */
+void socket_options_emit_deaf(struct batch *batch, uint64_t fd, const char *what);
+void socket_options_emit_undeaf(struct batch *batch, uint64_t fd, const char *what);
+
 int socket_number(int fd, int name);    /* an int option of SOL_SOCKET, or -1 */
 /* Refuse an eBPF program that filters what the socket receives: it cannot be read back. */
 int socket_check_filter(const struct description *description, struct error *err);

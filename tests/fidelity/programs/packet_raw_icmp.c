@@ -74,6 +74,13 @@ int main(void)
         struct packet_mreq group = { 1, PACKET_MR_MULTICAST, 6, { 0x01, 0x00, 0x5e, 0x12, 0x34, 0x56 } };
         MUST(setsockopt(packet, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &group, sizeof group));
     }
+    int old = socket(AF_PACKET, SOCK_PACKET, htons(0x88b6)), ring = socket(AF_PACKET, SOCK_RAW, 0);
+    struct sockaddr old_name = { .sa_family = AF_PACKET, .sa_data = "lo" };
+    struct tpacket_req frames = { .tp_block_size = 8192, .tp_block_nr = 2, .tp_frame_size = 2048, .tp_frame_nr = 8 };
+    if (old >= 0)
+        MUST(bind(old, &old_name, sizeof old_name));
+    if (ring >= 0)              /* not mapped yet */
+        MUST(setsockopt(ring, SOL_PACKET, PACKET_RX_RING, &frames, sizeof frames));
     int ping = socket(AF_INET, SOCK_DGRAM, IPPROTO_ICMP);   /* only where the workspace allows it */
     struct sockaddr_in ident = at(INADDR_LOOPBACK);
     ident.sin_port = htons(4711);
@@ -120,6 +127,17 @@ int main(void)
         CHECK(strstr(fidelity_file("/proc/net/dev_mcast"), "01005e123456"), "the membership of the packet socket is lost");
         close(packet);
         CHECK(!strstr(fidelity_file("/proc/net/dev_mcast"), "01005e123456"), "the membership does not belong to the socket");
+    }
+    if (old >= 0) {
+        struct sockaddr name = { 0 };
+        size = sizeof name;
+        MUST(getsockname(old, &name, &size));
+        CHECK(strcmp(name.sa_data, "lo") == 0, "the socket of the old type listens on \"%s\"", name.sa_data);
+        expect_silence(old, "the socket of the old type");
+    }
+    if (ring >= 0) {
+        void *mapped = mmap(NULL, 16384, PROT_READ | PROT_WRITE, MAP_SHARED, ring, 0);
+        CHECK(mapped != MAP_FAILED, "the ring is lost: %s", strerror(errno));
     }
     if (ping >= 0) {
         size = sizeof got;
