@@ -149,6 +149,8 @@ int main(void)
         put(all[i]->server, "answer");
     }
     struct pair full = make_pair(v4, "127.0.0.1", 18201), both_full = make_pair(v6, "::1", 18203);
+    int reuse = 1;
+    MUST(setsockopt(full.client, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse));
     uint64_t total = fill(full.client), up = fill(both_full.client), down = fill(both_full.server);
     struct pair large = make_pair(v4, "127.0.0.1", 18201);
     int size = 8 << 20;
@@ -213,6 +215,11 @@ int main(void)
     }
     state = (struct pollfd){ full.client, POLLOUT, 0 };
     CHECK(poll(&state, 1, 0) == 0, "a full connection takes more: %#x", state.revents);
+    int repair = -1;
+    socklen_t option_size = sizeof repair;
+    MUST(getsockopt(full.client, IPPROTO_TCP, TCP_REPAIR, &repair, &option_size));
+    MUST(getsockopt(full.client, SOL_SOCKET, SO_REUSEADDR, &reuse, &option_size));
+    CHECK(repair == 0 && reuse == 1, "the fork has left traces: TCP_REPAIR is %d, SO_REUSEADDR %d", repair, reuse);
     drain(full.server, total, "full");
     check_both_ways(full, "flows");
     drain(both_full.client, down, "full downwards");
