@@ -15,7 +15,7 @@ from tests.fidelity.livefork import ForkError
 pytestmark = [pytest.mark.root]
 
 PHASES = ("preflight", "frozen", "captured", "resumed", "rebuilt")
-_PROGRAMS = ["counter", "threads", "signals", "memory_private", "pipes", "seccomp"]
+_PROGRAMS = ["counter", "threads", "signals", "memory_private", "pipes", "seccomp", "tcp_queues"]
 
 
 def _left_behind(harness: int) -> dict[str, list[str]]:
