@@ -245,20 +245,29 @@ static void emit_hearing(struct plan *plan, const struct inet_socket *socket)
     inet_options_emit_last(batch, socket, slot);
 }
 
+/* Sockets may share a port by an option that was taken back since: all have it until all are bound. */
+static void emit_sharing(struct batch *batch, const struct inet_socket *socket, uint64_t slot, int value)
+{
+    if (!socket_options_find(&socket->options, SOL_SOCKET, SO_REUSEADDR))
+        socket_option_emit(batch, slot, SOL_SOCKET, SO_REUSEADDR, &value, sizeof value, socket->label);
+}
+
 static void emit_datagram_socket(struct plan *plan, const struct inet_socket *socket)
 {
     const struct description *description = socket->description;
     struct batch *batch = &plan->common[STAGE_MAKE];
     uint64_t slot = SLOT(plan, description);
     inet_emit_socket(batch, description, socket->net, socket->domain, socket->type, socket->protocol, slot, socket->label);
-    inet_options_emit_buffers(batch, socket, slot);
     if (socket->type == SOCK_RAW)
         socket_options_emit_deaf(batch, slot, socket->label);
     inet_options_emit_first(batch, socket, slot);
     udp_queue_emit(plan, batch, socket, slot);
+    inet_options_emit_buffers(batch, socket, slot);
     inet_options_emit_device(batch, socket, slot);
-    if (is_bound(socket))
+    if (is_bound(socket)) {
+        emit_sharing(batch, socket, slot, 1);
         inet_emit_bind(batch, socket, slot, &socket->local);
+    }
     if (socket->peer_size)  /* a peer without a route cannot be connected to again; sending to it failed in the source as well */
         EMIT_FLAGS(batch, socket->label, OP_MAY_FAIL, SYS_connect, slot, plan_data(plan, &socket->peer, socket->peer_size), socket->peer_size);
     multicast_emit(batch, socket, slot);
@@ -277,6 +286,8 @@ static int emit(struct plan *plan, const struct description *description, enum s
         stream_emit(plan, socket, stage);
     else if (stage == STAGE_MAKE)
         emit_datagram_socket(plan, socket);
+    else if (stage == STAGE_CONNECT && is_bound(socket))
+        emit_sharing(&plan->common[stage], socket, SLOT(plan, description), 0);
     else if (stage == STAGE_WATCH && socket->type == SOCK_RAW)
         emit_hearing(plan, socket);
     return 0;

@@ -99,9 +99,9 @@ static const struct place elsewhere[] = {
     { SOL_SOCKET, SO_SNDBUF }, { SOL_SOCKET, SO_RCVBUF }, { SOL_SOCKET, BUF_LOCK }, { SOL_SOCKET, SO_BINDTODEVICE }, { SOL_SOCKET, SO_LOCK_FILTER },
 };
 static const struct place reuse[] = { { SOL_SOCKET, SO_REUSEADDR }, { SOL_SOCKET, SO_REUSEPORT } };
-/* The branch's interfaces are its own: what names one that it lacks is left out. */
-static const struct place of_interfaces[] = {
-    { IPPROTO_IP, IP_MULTICAST_IF }, { IPPROTO_IP, IP_UNICAST_IF }, { IPPROTO_IPV6, IPV6_MULTICAST_IF }, { IPPROTO_IPV6, IPV6_UNICAST_IF },
+/* Without these a socket would not be the same; what a branch's kernel, interfaces or rights refuse of the others is left out. */
+static const struct place necessary[] = {
+    { SOL_SOCKET, SO_REUSEADDR }, { SOL_SOCKET, SO_REUSEPORT }, { IPPROTO_IPV6, IPV6_V6ONLY }, { SOL_SOCKET, SO_SNDBUF }, { SOL_SOCKET, SO_RCVBUF },
 };
 
 static bool is_connection(const struct inet_socket *socket)
@@ -125,7 +125,7 @@ int inet_options_read(struct inet_socket *socket, struct error *err)
 
 static void put(struct batch *batch, const struct inet_socket *socket, uint64_t slot, const struct socket_option *option)
 {
-    if (!IS_IN(option, of_interfaces)) {
+    if (IS_IN(option, necessary)) {
         socket_option_put(batch, slot, option, socket->label);
         return;
     }
@@ -192,7 +192,8 @@ void inet_options_emit_buffers(struct batch *batch, const struct inet_socket *so
         put(batch, socket, slot, receive);
     if (lock)
         put(batch, socket, slot, lock);
-    else if (send || receive || is_connection(socket))  /* before Linux 5.15 there is no such option: the sizes then stay as they were */
+    else if (send || receive || is_connection(socket) || socket->datagram_count)
+        /* Before Linux 5.15 there is no such option: the sizes then stay as they were. */
         EMIT_FLAGS(batch, socket->label, OP_MAY_FAIL, SYS_setsockopt, slot, SOL_SOCKET, BUF_LOCK, plan_data(batch->plan, &none, sizeof none),
                    sizeof none);
 }

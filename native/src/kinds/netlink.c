@@ -1,6 +1,6 @@
 /*
- * Netlink sockets: protocol, port id, groups, options. Unread messages tell of the source's devices and processes, not the branch's, and a listing that
- * was read in part cannot go on: the branch's program is told by ENOBUFS, as the kernel tells anybody who has missed something, and asks again.
+ * Netlink sockets: protocol, port id, groups, options. Unread messages tell of the source's devices and processes, not the branch's, and a listing
+ * that was read in part cannot go on: the branch's program is told by ENOBUFS, as the kernel tells anybody who has missed something, and asks again.
  */
 #include "../descriptors.h"
 #include "../namespace_plan.h"

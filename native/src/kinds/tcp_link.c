@@ -170,12 +170,17 @@ static void judge_closed(struct inet_socket *socket)
         end_with(socket, stream->error_pending ? END_RESET : END_CLOSED);
 }
 
-/* Both ends are here, and have said goodbye: they do it again in the branch. */
-static int join_ended(struct inet_socket *socket, struct inet_socket *mate, struct error *err)
+static void pair(struct inet_socket *socket, struct inet_socket *mate)
 {
     socket->stream->role = mate->stream->role = ROLE_PAIR;
     socket->stream->mate = mate;
     mate->stream->mate = socket;
+}
+
+/* Both ends are here, and have said goodbye: they do it again in the branch. */
+static int join_ended(struct inet_socket *socket, struct inet_socket *mate, struct error *err)
+{
+    pair(socket, mate);
     return stream_read_unread(socket, err) < 0 ? -1 : stream_read_unread(mate, err);
 }
 
@@ -229,22 +234,42 @@ static int judge_lonely(struct world *world, struct inet_socket *socket, struct 
     return 0;
 }
 
-static int judge(struct world *world, struct inet_socket *socket, struct byte_index *index, struct error *err)
+static int judge_over(struct inet_socket *socket, const struct byte_index *index, struct error *err)
 {
     struct stream *stream = socket->stream;
+    judge_closed(socket);
+    if (stream->role != ROLE_ENDED || stream->end != END_CLOSED || !inet_has_port(&socket->local) || !is_here(socket))
+        return 0;
     struct connection_name own, mirrored;
-    struct inet_socket *mate;
+    name_connection(socket, &own, &mirrored);
+    struct inet_socket *mate = byte_index_find(index, &mirrored, sizeof mirrored);
+    stream->real_names = !mate && byte_index_find(index, &own, sizeof own) == socket;
+    return mate && is_goodbye(mate->stream) && mate != socket ? join_ended(socket, mate, err) : 0;
+}
+
+static int join_connected(struct inet_socket *socket, struct inet_socket *mate, struct error *err)
+{
+    int exact = stream_read_direction(socket, mate, err);
+    if (exact > 0)
+        exact = stream_read_direction(mate, socket, err);
+    if (exact < 0)
+        return -1;
+    if (exact) {
+        pair(socket, mate);
+        return 0;
+    }
+    end_with(socket, END_RESET);
+    end_with(mate, END_RESET);
+    return 0;
+}
+
+static int judge(struct world *world, struct inet_socket *socket, const struct byte_index *index, struct error *err)
+{
+    struct stream *stream = socket->stream;
     if (stream->role != ROLE_UNCONNECTED || stream->state == STREAM_LISTEN)
         return 0;
-    if (stream->state == STREAM_CLOSE) {
-        judge_closed(socket);
-        if (stream->role != ROLE_ENDED || stream->end != END_CLOSED || !inet_has_port(&socket->local) || !is_here(socket))
-            return 0;
-        name_connection(socket, &own, &mirrored);
-        mate = byte_index_find(index, &mirrored, sizeof mirrored);
-        stream->real_names = !mate && byte_index_find(index, &own, sizeof own) == socket;
-        return mate && is_goodbye(mate->stream) && mate != socket ? join_ended(socket, mate, err) : 0;
-    }
+    if (stream->state == STREAM_CLOSE)
+        return judge_over(socket, index, err);
     if (world->options.tcp_close || socket->protocol == IPPROTO_MPTCP || stream->offloaded) {
         judge_outward(world, socket);
         return 0;
@@ -253,24 +278,12 @@ static int judge(struct world *world, struct inet_socket *socket, struct byte_in
         stream->role = ROLE_CONNECTING;
         return 0;
     }
+    struct connection_name own, mirrored;
     name_connection(socket, &own, &mirrored);
-    mate = byte_index_find(index, &mirrored, sizeof mirrored);
+    struct inet_socket *mate = byte_index_find(index, &mirrored, sizeof mirrored);
     if (!mate || mate == socket || mate->stream->offloaded || !is_connected(mate))
         return judge_lonely(world, socket, err);
-    int exact = stream_read_direction(socket, mate, err);
-    if (exact > 0)
-        exact = stream_read_direction(mate, socket, err);
-    if (exact < 0)
-        return -1;
-    if (!exact) {
-        end_with(socket, END_RESET);
-        end_with(mate, END_RESET);
-        return 0;
-    }
-    stream->role = mate->stream->role = ROLE_PAIR;
-    stream->mate = mate;
-    mate->stream->mate = socket;
-    return 0;
+    return join_connected(socket, mate, err);
 }
 
 static bool is_alone(const struct stream *stream)

@@ -20,6 +20,7 @@
 
 #define DATAGRAM_MAXIMUM 65536
 #define PER_DATAGRAM 512        /* what its operation takes in the arena, roughly */
+#define ROOM_FOR_ALL (256 << 20)
 #define HOP_LIMIT 255
 #define ARRIVAL_MS 1000
 
@@ -205,12 +206,16 @@ void udp_queue_emit(struct plan *plan, struct batch *batch, const struct inet_so
     uint32_t size = socket->domain == AF_INET ? sizeof any.v4 : sizeof any.v6;
     uint64_t address = plan_data(plan, &any, sizeof any);
     int on = 1, off = 0;
+    int room = ROOM_FOR_ALL, before = socket->options.receive_buffer / 2;
     bool v6 = socket->domain == AF_INET6, set = socket_options_find(&socket->options, IPPROTO_UDP, UDP_NO_CHECK6_RX);
+    /* What fitted in the source must fit here, too, though the kernel may count it differently. */
+    socket_option_emit(batch, slot, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room, socket->label);
     if (v6)
         socket_option_emit(batch, slot, IPPROTO_UDP, UDP_NO_CHECK6_RX, &on, sizeof on, socket->label);
     EMIT(batch, socket->label, SYS_bind, slot, address, size);
     EMIT(batch, socket->label, SYS_getsockname, slot, address, plan_data(plan, &size, sizeof size));
     emit_all(batch, socket, slot, address + 2 /* sin_port, sin6_port */);
+    socket_option_emit(batch, slot, SOL_SOCKET, SO_RCVBUFFORCE, &before, sizeof before, socket->label);
     EMIT(batch, socket->label, SYS_connect, slot, plan_data(plan, &nobody, sizeof nobody), sizeof nobody);
     if (v6 && !set)
         socket_option_emit(batch, slot, IPPROTO_UDP, UDP_NO_CHECK6_RX, &off, sizeof off, socket->label);

@@ -1,4 +1,4 @@
-/* Netlink with something unread: the source reads it; a branch is told by ENOBUFS that it has missed something, never left to wait, and can ask again. */
+/* Netlink with something unread: the source reads it; a branch is told by ENOBUFS that it has missed something, never left to wait. */
 #include "fidelity.h"
 
 #include <linux/genetlink.h>

@@ -53,7 +53,8 @@ static void expect_silence(int fd, const char *what)
 
 int main(void)
 {
-    int raw = MUST(socket(AF_INET, SOCK_RAW, PROTOCOL)), connected = MUST(socket(AF_INET, SOCK_RAW, PROTOCOL)), header = MUST(socket(AF_INET, SOCK_RAW, IPPROTO_RAW));
+    int raw = MUST(socket(AF_INET, SOCK_RAW, PROTOCOL)), connected = MUST(socket(AF_INET, SOCK_RAW, PROTOCOL));
+    int header = MUST(socket(AF_INET, SOCK_RAW, IPPROTO_RAW));
     struct sockaddr_in bound = at(0x7f000009), loopback = at(INADDR_LOOPBACK);
     MUST(bind(raw, (void *)&bound, sizeof bound));
     MUST(connect(connected, (void *)&bound, sizeof bound));
@@ -118,7 +119,8 @@ int main(void)
         struct sockaddr_ll lo = { 0 };
         size = sizeof lo;
         MUST(getsockname(packet, (void *)&lo, &size));
-        CHECK(lo.sll_protocol == htons(0x88b5) && lo.sll_ifindex == 1, "the packet socket listens to %#x on %d", ntohs(lo.sll_protocol), lo.sll_ifindex);
+        CHECK(lo.sll_protocol == htons(0x88b5) && lo.sll_ifindex == 1,
+              "the packet socket listens to %#x on %d", ntohs(lo.sll_protocol), lo.sll_ifindex);
         CHECK(number(packet, SOL_PACKET, PACKET_AUXDATA) == 1, "PACKET_AUXDATA is lost");
         expect_silence(packet, "the packet socket");
         lo.sll_halen = 6;

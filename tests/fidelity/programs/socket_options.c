@@ -14,8 +14,8 @@ struct option {
 
 #define OPTION(level, name, value) { #name, level, name, value, 0 }
 #define EVERY_SOCKET \
-    OPTION(SOL_SOCKET, SO_PRIORITY, 5), OPTION(SOL_SOCKET, SO_RCVLOWAT, 3), OPTION(SOL_SOCKET, SO_TIMESTAMP, 1), OPTION(SOL_SOCKET, SO_RCVBUF, 70000), \
-    OPTION(SOL_SOCKET, SO_SNDBUF, 90000), OPTION(IPPROTO_IP, IP_TOS, 0x28), OPTION(IPPROTO_IP, IP_TTL, 77), \
+    OPTION(SOL_SOCKET, SO_PRIORITY, 5), OPTION(SOL_SOCKET, SO_RCVLOWAT, 3), OPTION(SOL_SOCKET, SO_TIMESTAMP, 1), \
+    OPTION(SOL_SOCKET, SO_RCVBUF, 70000), OPTION(SOL_SOCKET, SO_SNDBUF, 90000), OPTION(IPPROTO_IP, IP_TOS, 0x28), OPTION(IPPROTO_IP, IP_TTL, 77), \
     OPTION(IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO), OPTION(SOL_SOCKET, SO_REUSEADDR, 1)
 #define EVERY_STREAM \
     OPTION(SOL_SOCKET, SO_KEEPALIVE, 1), OPTION(SOL_SOCKET, SO_OOBINLINE, 1), OPTION(IPPROTO_TCP, TCP_NODELAY, 1), \
@@ -42,7 +42,9 @@ static struct option datagram_options[] = {
     OPTION(SOL_SOCKET, SO_PEEK_OFF, 0), OPTION(IPPROTO_IP, IP_MULTICAST_TTL, 9), OPTION(IPPROTO_IP, IP_MULTICAST_LOOP, 0),
     OPTION(IPPROTO_UDP, UDP_GRO, 1), OPTION(IPPROTO_UDP, UDP_SEGMENT, 1200), OPTION(IPPROTO_UDP, UDP_CORK, 1), { 0 },
 };
-static struct option six_options[] = { EVERY_SOCKET, SIX, OPTION(IPPROTO_IPV6, IPV6_MULTICAST_HOPS, 6), OPTION(IPPROTO_UDP, UDP_NO_CHECK6_RX, 1), { 0 } };
+static struct option six_options[] = {
+    EVERY_SOCKET, SIX, OPTION(IPPROTO_IPV6, IPV6_MULTICAST_HOPS, 6), OPTION(IPPROTO_UDP, UDP_NO_CHECK6_RX, 1), { 0 },
+};
 
 static int read_one(int fd, const struct option *option)
 {
@@ -101,7 +103,8 @@ static void set_times(int fd)
 
 int main(void)
 {
-    int listener = MUST(socket(AF_INET, SOCK_STREAM, 0)), bound = MUST(socket(AF_INET, SOCK_STREAM, 0)), plain = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    int listener = MUST(socket(AF_INET, SOCK_STREAM, 0)), bound = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    int plain = MUST(socket(AF_INET, SOCK_STREAM, 0));
     int datagram = MUST(socket(AF_INET, SOCK_DGRAM, 0)), six = MUST(socket(AF_INET6, SOCK_DGRAM, 0));
     struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(18351), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     struct sockaddr_in6 address_six = { .sin6_family = AF_INET6, .sin6_port = htons(18352) };

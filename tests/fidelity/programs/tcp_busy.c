@@ -1,4 +1,7 @@
-/* TCP connections at work while the fork is made: questions and answers one after the other, and a stream that is always full. Not a byte is lost or doubled. */
+/*
+ * TCP connections at work while the fork is made: questions and answers one after the other, and a stream that is always full. Not a byte is lost
+ * or doubled.
+ */
 #include "fidelity.h"
 
 #include <netinet/in.h>

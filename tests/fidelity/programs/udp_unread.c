@@ -110,6 +110,22 @@ int main(void)
     char peeked;
     for (int i = 0; i < 3; i++)
         holder[i] = recv(group[i], &peeked, 1, MSG_PEEK | MSG_DONTWAIT) == 1 ? peeked : 0;
+    /* A queue that takes no more. */
+    int full = bound("127.0.0.1", 18308), full_count = 0;
+    for (int i = 0; i < 4000; i++)
+        post(first, "127.0.0.1", 18308, &i, sizeof i);
+    int full_size = 0, got_size = 0;
+    socklen_t option_size = sizeof full_size;
+    uint32_t memory[9] = { 0 };
+    socklen_t memory_size = sizeof memory;
+    MUST(getsockopt(full, SOL_SOCKET, SO_MEMINFO, memory, &memory_size));
+    MUST(getsockopt(full, SOL_SOCKET, SO_RCVBUF, &full_size, &option_size));
+    CHECK(memory[0] > (uint32_t)full_size / 2, "the queue is not full: %u of %d", memory[0], full_size);
+    int offset = 0, none = -1, held = 0;
+    MUST(setsockopt(full, SOL_SOCKET, SO_PEEK_OFF, &offset, sizeof offset));
+    for (int number; recv(full, &number, sizeof number, MSG_PEEK | MSG_DONTWAIT) == sizeof number; )
+        held++;
+    MUST(setsockopt(full, SOL_SOCKET, SO_PEEK_OFF, &none, sizeof none));
     int six = MUST(socket(AF_INET6, SOCK_DGRAM, 0)), six_sender = MUST(socket(AF_INET6, SOCK_DGRAM, 0));
     struct sockaddr_in6 any_six = { .sin6_family = AF_INET6, .sin6_port = htons(18320) };
     struct sockaddr_in6 sender_six = { .sin6_family = AF_INET6, .sin6_port = htons(18321), .sin6_addr = in6addr_loopback };
@@ -142,6 +158,11 @@ int main(void)
             CHECK(!first_one || got == holder[i], "member %d has '%c' first, not '%c'", i, got, holder[i]);
     }
     CHECK(count == 9, "the group has %d datagrams", count);
+    MUST(getsockopt(full, SOL_SOCKET, SO_RCVBUF, &got_size, &option_size));
+    CHECK(got_size == full_size, "SO_RCVBUF is %d, not %d", got_size, full_size);
+    for (int number; recv(full, &number, sizeof number, MSG_DONTWAIT) == sizeof number; full_count++)
+        CHECK(number == full_count, "datagram %d comes as number %d", number, full_count);
+    CHECK(full_count == held && held > 20, "the full queue has %d datagrams, not %d", full_count, held);
     expect_v6(six, "six", "::1", 18321);
     expect_v6(six, "four in six", "::ffff:127.0.0.1", 18302);
     expect_v6(six, "again six", "::1", 18321);

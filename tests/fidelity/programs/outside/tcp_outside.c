@@ -1,6 +1,6 @@
 /*
- * Connections whose other end is outside the workspace (test_outside.py plays it): a branch sees them end, with what was unread still readable, and the
- * source's go on. One with both ends inside shows what --tcp-close adds.
+ * Connections whose other end is outside the workspace (test_outside.py plays it): a branch sees them end, with what was unread still readable, and
+ * the source's go on. One with both ends inside shows what --tcp-close adds.
  */
 #include "../fidelity.h"
 
