@@ -402,6 +402,7 @@ void memory_emit_attributes(struct batch *batch, const struct process *process, 
     struct context context = context_of(batch, process, label);
     if (process->map->userfaultfd_aux >= 0)
         EMIT(batch, context.label, SYS_close, aux_slot(context.plan->world, process->map->userfaultfd_aux));
+    membarrier_emit(batch, process);
     emit_protection(&context);
     emit_guards(&context);
     emit_merging(&context);
