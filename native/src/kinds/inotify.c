@@ -31,7 +31,8 @@ struct watch {
     uint32_t mask;
     uint64_t inode;
     unsigned device;
-    char *path;                 /* NULL: removed, so that nothing can be watched again */
+    char *path;                 /* or: */
+    const struct description *held;     /* an open descriptor of it. Neither: removed, so that nothing can be watched again */
 };
 
 static bool any_unread;
@@ -66,6 +67,19 @@ static char *path_of_known(const struct world *world, const struct watch *watch)
     return NULL;
 }
 
+/* A file that has lost its name, or that lies in a mount namespace of its own, is watched through a descriptor that somebody has open. */
+static const struct description *held_descriptor(const struct world *world, const struct watch *watch)
+{
+    for (int i = 0; i < world->description_count; i++) {
+        const struct description *description = world->descriptions[i];
+        const struct stat *st = &description->st;
+        bool there = st->st_ino == watch->inode && description->link[0] == '/' && (S_ISREG(st->st_mode) || S_ISDIR(st->st_mode));
+        if (there && (st->st_nlink == 0 || (major(st->st_dev) << 20 | minor(st->st_dev)) == watch->device))
+            return description;
+    }
+    return NULL;
+}
+
 /* ---- capture ---- */
 
 static int by_wd(const void *left, const void *right)
@@ -93,7 +107,9 @@ static int take_watch(const struct world *world, const struct description *descr
         return -1;
     if (!watch.path)
         watch.path = path_of_known(world, &watch);
-    if (!watch.path && hidden)
+    if (!watch.path)
+        watch.held = held_descriptor(world, &watch);
+    if (!watch.path && !watch.held && hidden)
         return fail(err, "unsupported", "%s watches inode %lu, whose path cannot be found (its directory was renamed); end the program or let it "
                     "watch again", description_label(description), inode);
     set->watches = must_grow(set->watches, (size_t)(set->count + 1) * sizeof watch);
@@ -129,12 +145,16 @@ static int capture(struct world *world, struct description *description, struct 
 /* Numbers are handed out one after the other, so a gap is crossed by watches that are taken and dropped at once. */
 static int emit_watch(struct batch *batch, uint64_t slot, const struct watch *watch, int next, const char *what)
 {
-    uint64_t path = plan_string(batch->plan, watch->path);
+    char held[64] = "";
+    if (watch->held)
+        snprintf(held, sizeof held, "/proc/self/fd/%lu", (unsigned long)SLOT(batch->plan, watch->held));
+    uint64_t path = plan_string(batch->plan, watch->held ? held : watch->path);
+    uint32_t itself = watch->held ? 0 : IN_DONT_FOLLOW;
     for (; next < watch->number; next++) {
-        EMIT(batch, what, SYS_inotify_add_watch, slot, path, IN_DELETE_SELF | IN_DONT_FOLLOW);
+        EMIT(batch, what, SYS_inotify_add_watch, slot, path, IN_DELETE_SELF | itself);
         EMIT(batch, what, SYS_inotify_rm_watch, slot, (uint64_t)next);
     }
-    EMIT(batch, what, SYS_inotify_add_watch, slot, path, watch->mask | IN_DONT_FOLLOW);
+    EMIT(batch, what, SYS_inotify_add_watch, slot, path, watch->mask | itself);
     uint64_t cell = emit_result_cell(batch);
     EMIT_FLAGS(batch, what, OP_LOAD(0), OP_EXPECT, cell, (uint64_t)watch->number);
     return watch->number + 1;
@@ -215,7 +235,7 @@ static int emit(struct plan *plan, const struct description *description, enum s
         return 0;
     int next = 1, dropped = 0;
     for (int i = 0; i < set->count; i++) {
-        if (!set->watches[i].path)
+        if (!set->watches[i].path && !set->watches[i].held)
             continue;
         int before = next;
         next = emit_watch(batch, slot, &set->watches[i], next, what);

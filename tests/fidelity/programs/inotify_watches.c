@@ -89,7 +89,7 @@ int main(void)
     int root = watch(fd, "/", IN_CREATE | IN_ONLYDIR), shm = watch(fd, SHM, IN_CREATE);
     memcpy(shared_directories, (int[2]){ lower, root }, sizeof shared_directories);
     int held = MUST(open(BASE "/short-lived", O_RDWR));
-    watch(fd, BASE "/short-lived", IN_MODIFY);
+    int nameless = watch(fd, BASE "/short-lived", IN_MODIFY);
     MUST(unlink(BASE "/short-lived"));
     MUST(rename(BASE "/before", BASE "/after"));
     int last = watch(fd, "/tmp", IN_MOVE_SELF);
@@ -120,6 +120,8 @@ int main(void)
     expect(fd, root, IN_CREATE, OURS);
     touch(SHM "/" OURS);
     expect(fd, shm, IN_CREATE, OURS);
+    MUST((int)write(held, "still", 5));
+    expect(fd, nameless, IN_MODIFY, "");
     int next = watch(fd, "/proc", IN_CREATE);
     CHECK(next == last + 1, "the next number is %d, not %d", next, last + 1);
     close(held);
