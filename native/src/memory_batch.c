@@ -85,14 +85,39 @@ int memory_filling_protection(const struct vma *vma)
 
 /* ---- maps ---- */
 
+/* Changes of protection have cut an attached segment into several mappings: the first of them if they are all there, else NULL. */
+static const struct vma *sysv_first(const struct memory_map *map, const struct vma *vma, uint64_t whole)
+{
+    const struct vma *first = vma;
+    while (first->offset && first > map->vmas && first[-1].object == vma->object && first[-1].end == first->start)
+        first--;
+    uint64_t covered = 0;
+    for (const struct vma *part = first; part < map->vmas + map->vma_count && covered < whole; part++) {
+        if (part->object != vma->object || part->offset != covered || part->start != first->start + covered)
+            return NULL;
+        covered += part->end - part->start;
+    }
+    return covered == whole ? first : NULL;
+}
+
 static int emit_sysv(struct context *context, const struct vma *vma, struct error *err)
 {
     const struct shared_object *object = vma->object;
     uint64_t whole = (object->size + 4095) & ~4095ull;
-    if (vma->offset || vma->end - vma->start != whole)
+    const struct vma *first = sysv_first(context->process->map, vma, whole);
+    if (!first)
         return fail(err, "unsupported", "%s maps a part of the SysV segment %d, which cannot be forked", context->label, (int)object->inode);
-    int flags = SHM_REMAP | (vma->protection & PROT_WRITE ? 0 : SHM_RDONLY) | (vma->protection & PROT_EXEC ? SHM_EXEC : 0);
+    if (vma != first)
+        return 0;               /* came with the first */
+    int flags = SHM_REMAP | (has(vma, MEMORY_MAY_WRITE) ? 0 : SHM_RDONLY) | (vma->protection & PROT_EXEC ? SHM_EXEC : 0);
     EMIT(context->batch, context->label, SYS_shmat, object->inode, vma->start, (uint64_t)flags);
+    int attached = PROT_READ | (has(vma, MEMORY_MAY_WRITE) ? PROT_WRITE : 0) | (vma->protection & PROT_EXEC);
+    for (const struct vma *part = first; part->start < first->start + whole; part++) {
+        if (part->protection != attached)
+            EMIT(context->batch, context->label, SYS_mprotect, part->start, part->end - part->start, (uint64_t)part->protection);
+        if (part + 1 == context->process->map->vmas + context->process->map->vma_count)
+            break;
+    }
     return 0;
 }
 

@@ -90,6 +90,11 @@ int main(void)
     MUST(shmdt(writable));
     const char *readable = shmat(removed, NULL, SHM_RDONLY);
     MUST(shmctl(removed, IPC_RMID, NULL));
+    int parted = MUST(shmget(IPC_PRIVATE, 3 * 4096, 0600));
+    char *parts = shmat(parted, NULL, 0);
+    strcpy(parts + 2 * 4096, "third page");
+    MUST(mprotect(parts + 4096, 4096, PROT_READ));
+    MUST(shmctl(parted, IPC_RMID, NULL));
     char bytes[2];
     for (int got = 0; got < 2;)
         got += MUST((int)read(ready[0], bytes + got, 2 - (size_t)got));
@@ -136,6 +141,11 @@ int main(void)
     CHECK(segment.shm_nattch == 2 && (segment.shm_perm.mode & SHM_DEST), "%lu attached, mode %o", segment.shm_nattch, segment.shm_perm.mode);
     writable = shmat(detached, NULL, 0);
     CHECK(writable != (void *)-1 && strcmp(writable + 5000, "left behind") == 0, "the detached segment is empty");
+    int null = MUST(open("/dev/zero", O_RDONLY));
+    CHECK(strcmp(parts + 2 * 4096, "third page") == 0 && read(null, parts, 1) == 1, "the segment in three parts");
+    CHECK(read(null, parts + 4096, 1) == -1 && errno == EFAULT, "its middle can be written to");
+    MUST(mprotect(parts + 4096, 4096, PROT_READ | PROT_WRITE));
+    CHECK(read(null, parts + 4096, 1) == 1, "its middle cannot be made writable again");
     MUST(shmdt(kept));
     MUST(shmdt(readable));
     CHECK(shmctl(removed, IPC_STAT, &segment) < 0, "the removed segment outlives its last user");
