@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <linux/mount.h>
 #include <linux/openat2.h>
-#include <pthread.h>
 #include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,38 +17,33 @@
 
 #define CACHED_TRIES 100
 
-struct visit {
-    int mnt_ns;
-    int (*work)(void *context, struct error *err);
-    void *context;
-    struct error err;
-    int result;
-};
+/* The way back; -1 until the first visit. */
+static int own_mnt_ns = -1;
 
-static void *enter(void *argument)
+/* Namespaces of mounts are entered by tasks that share root and working directory with nobody, so this thread leaves its siblings for good. */
+static int prepare(struct error *err)
 {
-    struct visit *visit = argument;
-    /* Namespaces of mounts are entered by tasks that share root and working directory with nobody. */
-    if (unshare(CLONE_FS) < 0 || setns(visit->mnt_ns, CLONE_NEWNS) < 0)
-        visit->result = fail_errno(&visit->err, "cannot enter a mount namespace of the source");
-    else
-        visit->result = visit->work(visit->context, &visit->err);
-    return NULL;
+    if (own_mnt_ns >= 0)
+        return 0;
+    int own = open("/proc/thread-self/ns/mnt", O_RDONLY | O_CLOEXEC);
+    if (own < 0 || unshare(CLONE_FS) < 0)
+        return fail_errno(err, "cannot prepare to enter mount namespaces");
+    own_mnt_ns = own;
+    return 0;
 }
 
 int mount_enter(int mnt_ns, int (*work)(void *context, struct error *err), void *context, struct error *err)
 {
-    struct visit visit = { .mnt_ns = mnt_ns, .work = work, .context = context };
-    pthread_t thread;
-    int number = pthread_create(&thread, NULL, enter, &visit);
-    if (number) {
-        errno = number;
-        return fail_errno(err, "cannot start a thread");
+    if (prepare(err) < 0)
+        return -1;
+    if (setns(mnt_ns, CLONE_NEWNS) < 0)
+        return fail_errno(err, "cannot enter a mount namespace of the source");
+    int result = work(context, err);
+    if (setns(own_mnt_ns, CLONE_NEWNS) < 0) {   /* every path would mean something else from now on */
+        fprintf(stderr, "tclone-livefork: cannot return from a mount namespace: %s\n", strerror(errno));
+        _Exit(1);
     }
-    pthread_join(thread, NULL);
-    if (visit.result < 0)
-        *err = visit.err;
-    return visit.result;
+    return result;
 }
 
 int mount_open_point(const char *path)

@@ -5,8 +5,9 @@
 #include "error.h"
 
 /*
- * Run `work` in a thread that has entered the mount namespace behind `mnt_ns`: its root is that of the namespace, "/proc" is not ours there.
- * Returns what work returned, or -1.
+ * Run `work` in the mount namespace behind `mnt_ns`: the root is that of the namespace meanwhile, and "/proc" is not ours. Returns what work returned,
+ * or -1. For one thread of the program only, which does not share its root with the others afterwards (a thread for each visit took up to 4 ms of the pause
+ * on a busy machine).
  */
 int mount_enter(int mnt_ns, int (*work)(void *context, struct error *err), void *context, struct error *err);
 

@@ -352,6 +352,9 @@ static int find_steps(struct mounts *all, struct mount_world *mounts, struct err
     return mount_steps_find(&all->list[0].table, &mounts->table, locked, &mounts->steps, err);
 }
 
+/* Programs inside cannot change the workspace's own mounts: what preflight saw holds. */
+static bool own_differ = true;
+
 static bool has_nested(const struct world *world)
 {
     for (int i = 0; world->namespaces && i < world->namespaces->count; i++)
@@ -363,12 +366,13 @@ static bool has_nested(const struct world *world)
 int mounts_read(struct world *world, struct error *err)
 {
     bool nested = has_nested(world);
-    if (!nested && !base.count)
+    if (!nested && (!base.count || !own_differ))
         return 0;
     struct mounts *all = world->mounts = must_alloc(sizeof *all);
     if (read_worlds(world, all, err) < 0)
         return -1;
-    if (!nested && mount_steps_are_empty(&all->list[0].steps)) {
+    own_differ = base.count && !mount_steps_are_empty(&all->list[0].steps);
+    if (!nested && !own_differ) {
         mounts_close(world);
         return 0;
     }
