@@ -48,12 +48,11 @@ struct arena_namespace {
     int32_t nested;
     uint32_t slot, pad3;
     /* user namespaces */
-    uint32_t owner_uid;         /* as the parent numbers ids */
+    uint32_t owner_uid, owner_gid;  /* as the parent numbers ids; whoever makes it must be known there */
     uint32_t setgroups_denied;
     uint64_t uid_map, gid_map;  /* texts to write */
     /* pid namespaces */
     uint32_t init_host_pid;     /* written by the first process */
-    uint32_t pad;
     uint64_t setup;             /* batch to run in it, 0 = none */
 };
 
@@ -68,6 +67,7 @@ struct arena_nest {
     int32_t uid[3], gid[3];     /* -1 = leave */
     uint32_t sets_groups, group_count;
     uint64_t groups;
+    uint64_t directory;         /* batch: goes to its working directory, before it enters a user namespace; 0 = none */
 };
 
 struct arena_control {
@@ -105,19 +105,11 @@ struct arena_creator {
     uint64_t batch;
 };
 
-/* Content that lies in the arena. */
-struct arena_piece {
-    uint64_t address, data, size;
-};
-
 /* Memory that a node maps, and livefork fills, before the node forks: its descendants inherit it (family.h). */
 struct arena_family {
     uint32_t mapped;        /* futex word: 1 = the areas are there */
     uint32_t filled;        /* futex word: 1 = go on */
     uint64_t map_batch;
-    uint64_t pieces;        /* struct arena_piece[piece_count]: what the node itself copies into its areas instead of waiting */
-    uint32_t piece_count;
-    uint32_t pad;
     uint64_t release_batch; /* run when all children are forked; 0 = the node keeps what it holds */
     uint64_t next;          /* another struct arena_family of the same node; 0 = none */
 };

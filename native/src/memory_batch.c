@@ -1,10 +1,8 @@
 #include "memory_batch.h"
 #include "huge_pages.h"
-#include "namespaces.h"
 #include "parts/parts.h"
 #include "rebuild.h"
 #include "shared.h"
-#include "vdso.h"
 
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -16,6 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define ARCH_MAP_VDSO_64 0x2003
 #define KEYS 16
 #ifndef MAP_DROPPABLE
 #define MAP_DROPPABLE 0x08
@@ -61,9 +60,6 @@ static bool wants_userfaultfd(const struct vma *vma)
 void memory_batch_prepare(struct process *process)
 {
     struct memory_map *map = process->map;
-    /* A nested user namespace may not use userfaultfd for the kernel's own accesses. */
-    if (process->namespaces[NAMESPACE_USER]->nested)
-        return;
     for (int i = 0; i < map->vma_count && map->userfaultfd_aux < 0; i++)
         if (wants_userfaultfd(&map->vmas[i]))
             map->userfaultfd_aux = files_new_aux(process->world);
@@ -282,7 +278,8 @@ static void emit_userfaultfd(struct context *context)
         return;
     uint64_t slot = aux_slot(plan->world, map->userfaultfd_aux);
     struct uffdio_api api = { .api = UFFD_API };
-    EMIT(context->batch, context->label, SYS_userfaultfd, O_CLOEXEC);
+    /* Nobody touches the areas while they are filled; and a process in a nested user namespace may not ask for more. */
+    EMIT(context->batch, context->label, SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
     uint64_t cell = emit_result_cell(context->batch);
     EMIT_FLAGS(context->batch, context->label, OP_LOAD(0), SYS_dup3, cell, slot, O_CLOEXEC);
     EMIT_FLAGS(context->batch, context->label, OP_LOAD(0), SYS_close, cell);
@@ -309,8 +306,7 @@ int memory_emit_maps(struct batch *batch, const struct process *process, const c
     const struct memory_map *map = context.map;
     emit_clearance(&context);
     emit_inheritance(&context);
-    if (vdso_emit(batch, process, label, err) < 0)
-        return -1;
+    EMIT(batch, context.label, SYS_arch_prctl, ARCH_MAP_VDSO_64, map->vvar);
     int reserved = execute_only_key(map);
     emit_keys(&context, reserved);
     for (int i = 0; i < map->vma_count; i++)
@@ -428,7 +424,6 @@ void memory_emit_attributes(struct batch *batch, const struct process *process, 
     struct context context = context_of(batch, process, label);
     if (process->map->userfaultfd_aux >= 0)
         EMIT(batch, context.label, SYS_close, aux_slot(context.plan->world, process->map->userfaultfd_aux));
-    membarrier_emit(batch, process);
     emit_protection(&context);
     emit_guards(&context);
     emit_merging(&context);

@@ -1,6 +1,8 @@
 #include "namespace_plan.h"
 #include "files.h"
+#include "kinds/sock_diag.h"
 #include "namespace_contents.h"
+#include "process_batch.h"
 
 #include <errno.h>
 #include <linux/sched.h>
@@ -10,9 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#ifndef SO_NETNS_COOKIE
+#define SO_NETNS_COOKIE 71
+#endif
+#define HELPER_PIDS 64          /* one a branch */
 #define MAP_LINE 40             /* three numbers of ten digits */
 
 _Static_assert(ARENA_PID_LEVELS == MAX_PID_LEVELS && ARENA_NAMESPACE_KINDS == NAMESPACE_KINDS, "arena.h knows these");
@@ -74,6 +81,7 @@ static int place_user(struct plan *plan, const struct namespace *user, struct ar
     entry->setgroups_denied = user->setgroups_denied;
     if (!namespace_id_inside(user->parent, false, user->owner_uid, &entry->owner_uid))
         return fail(err, "unsupported", "a nested user namespace has an owner whom its parent does not know");
+    entry->owner_gid = user->parent->gids.count ? user->parent->gids.ranges[0].inside : 0;
     entry->uid_map = map_text(plan, user, false, err);
     entry->gid_map = map_text(plan, user, true, err);
     return entry->uid_map && entry->gid_map ? 0 : -1;
@@ -102,7 +110,8 @@ int namespace_plan_place(struct plan *plan, struct arena_control *control, struc
     control->namespace_count = (uint32_t)all->count;
     control->service.ticket_count = ticket_count;
     control->service.tickets = plan_data(plan, tickets, ticket_count * sizeof *tickets);
-    control->last_pid = all->list[NAMESPACE_PID]->highest_pid;
+    /* What takes any pid gets one above those of livefork's helpers. */
+    control->last_pid = all->list[NAMESPACE_PID]->highest_pid + HELPER_PIDS + all->count;
     return 0;
 }
 
@@ -166,12 +175,15 @@ static const struct namespace *user_of_birth(const struct process *process)
     return parent && !parent->zombie ? parent->namespaces[NAMESPACE_USER] : process->world->namespaces->list[NAMESPACE_USER];
 }
 
-static void set_ids(struct plan *plan, const struct process *process, struct arena_nest *nest)
+static void plan_entry(struct plan *plan, const struct process *process, struct arena_nest *nest)
 {
     const struct host_ids *ids = process->host_ids;
     const struct namespace *birth = user_of_birth(process);
     if (!ids || birth == process->namespaces[NAMESPACE_USER])
         return;
+    struct batch directory = { .plan = plan };
+    process_emit_working_directory(&directory, process);
+    nest->directory = batch_place(&directory);
     nest->sets_ids = 1;
     for (int i = 0; i < 3; i++) {
         uint32_t inside;
@@ -201,7 +213,7 @@ uint64_t nest_of_process(struct plan *plan, const struct process *process, struc
     nest.early_group = early_group(process, err);
     if (nest.early_group < 0)
         return 0;
-    set_ids(plan, process, &nest);
+    plan_entry(plan, process, &nest);
     return plan_data(plan, &nest, sizeof nest);
 }
 
@@ -221,7 +233,7 @@ struct nest_clone nest_clone(struct batch *batch, const struct process *process,
         at = at->parent;
         chosen++;
     }
-    args->set_tid = plan_data(plan, pids, sizeof pids);
+    args->set_tid = chosen ? plan_data(plan, pids, sizeof pids) : 0;
     args->set_tid_size = (uint64_t)chosen;
     if (chosen == count)
         return clone;
@@ -262,10 +274,30 @@ void namespace_leave_net(struct batch *batch, const struct namespace *net)
         emit_setns(batch, batch->plan->world->namespaces->list[NAMESPACE_NET]);
 }
 
+/* The kernel's number of the workspace's own network namespace. */
+static int own_net_cookie(const struct world *world, uint64_t *cookie, struct error *err)
+{
+    static uint64_t known;
+    if (!known) {
+        AUTO_CLOSE int fd = sock_diag_open(world->net_ns, err);
+        socklen_t size = sizeof known;
+        if (fd < 0)
+            return -1;
+        if (getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, &known, &size) < 0)
+            return fail_errno(err, "cannot tell the network namespace of the workspace");
+    }
+    *cookie = known;
+    return 0;
+}
+
 int namespace_of_socket(struct world *world, int socket, const struct namespace **net, struct error *err)
 {
     *net = NULL;
-    if (!world->namespaces || !world->namespaces->nested)
+    uint64_t own = 0, cookie = 0;
+    socklen_t size = sizeof cookie;
+    if (own_net_cookie(world, &own, err) < 0)
+        return -1;
+    if (getsockopt(socket, SOL_SOCKET, SO_NETNS_COOKIE, &cookie, &size) == 0 && cookie == own)
         return 0;
     AUTO_CLOSE int fd = ioctl(socket, SIOCGSKNS);
     if (fd < 0)

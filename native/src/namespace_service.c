@@ -1,7 +1,7 @@
 /*
  * ns_last_pid can only be written by somebody who lives in the pid namespace and has capabilities over it: this helper is a child of livefork that
  * was born in the branch's pid namespace, with the host's capabilities and the host's /proc (whose sysctl goes by who writes). For a pid namespace
- * further in it forks a child there.
+ * further in it has a child there.
  */
 #include "namespace_service.h"
 #include "namespaces.h"
@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -24,6 +25,14 @@
 #define LAST_PID "/proc/sys/kernel/ns_last_pid"
 #define PATIENCE_SECONDS 1
 
+/* A child of the helper in a nested pid namespace; in memory that both share. */
+struct inside {
+    pid_t pid;
+    uint32_t asked, written;    /* futex words: counts */
+    int last;
+    bool failed;
+};
+
 struct helper {
     struct arena_control *control;
     const struct arena_namespace *namespaces;
@@ -31,6 +40,7 @@ struct helper {
     const struct world *world;
     int32_t resets[ARENA_PID_LEVELS];   /* namespaces whose next pid is a chosen one */
     int reset_count;
+    struct inside *inside;      /* by namespace */
 };
 
 static void __attribute__((noreturn)) give_up(struct helper *helper, const char *what)
@@ -68,8 +78,19 @@ static int write_last_pid(int last)
     return fd >= 0 && write(fd, text, (size_t)length) == length ? 0 : -1;
 }
 
-/* A child that lives in the pid namespace `index`, for one write. Its own numbers are as high as any helper's, so that they take nobody's. */
-static void write_inside(struct helper *helper, int index, int last)
+/* In the child: write whenever asked to. */
+static void __attribute__((noreturn)) write_when_asked(struct inside *inside)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (uint32_t turn = 1;; turn++) {
+        await(&inside->asked, turn);
+        inside->failed = write_last_pid(inside->last) < 0;
+        set(&inside->written, turn);
+    }
+}
+
+/* A child that lives in the pid namespace `index`. Its own numbers are as high as any helper's, so that they take nobody's. */
+static void start_inside(struct helper *helper, int index, struct inside *inside)
 {
     struct namespace *namespace = helper->world->namespaces->list[index];
     char path[64];
@@ -83,12 +104,34 @@ static void write_inside(struct helper *helper, int index, int last)
     for (struct namespace *at = namespace; at; at = at->parent)
         pids[count++] = namespace_spare_pid(at);
     struct clone_args args = { .exit_signal = SIGCHLD, .set_tid = (uint64_t)pids, .set_tid_size = (uint64_t)count };
-    long child = syscall(SYS_clone3, &args, sizeof args);
-    if (child == 0)
-        _exit(write_last_pid(last) < 0);
-    int status;
-    if (child < 0 || waitpid((pid_t)child, &status, 0) < 0 || status != 0 || setns(here, CLONE_NEWPID) < 0)
+    inside->pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+    if (inside->pid == 0)
+        write_when_asked(inside);
+    if (inside->pid < 0 || setns(here, CLONE_NEWPID) < 0)
+        give_up(helper, "cannot start a process in a nested pid namespace");
+}
+
+static void write_inside(struct helper *helper, int index, int last)
+{
+    struct inside *inside = &helper->inside[index];
+    if (!inside->pid)
+        start_inside(helper, index, inside);
+    inside->last = last;
+    set(&inside->asked, inside->asked + 1);
+    await(&inside->written, inside->asked);
+    if (inside->failed)
         give_up(helper, "cannot choose a pid in a nested pid namespace");
+}
+
+/* Before anybody of the branch could become their parent. */
+static void end_inside(struct helper *helper)
+{
+    for (int i = 0; i < helper->world->namespaces->count; i++) {
+        if (!helper->inside[i].pid)
+            continue;
+        kill(helper->inside[i].pid, SIGKILL);
+        waitpid(helper->inside[i].pid, NULL, 0);
+    }
 }
 
 static void set_last_pid(struct helper *helper, int index, int last)
@@ -111,8 +154,10 @@ static void choose(struct helper *helper, const int32_t *namespaces, const int32
 
 static void reset(struct helper *helper)
 {
-    for (int i = 0; i < helper->reset_count; i++)
-        set_last_pid(helper, helper->resets[i], helper->world->namespaces->list[helper->resets[i]]->highest_pid);
+    for (int i = 0; i < helper->reset_count; i++) {
+        int index = helper->resets[i];
+        set_last_pid(helper, index, index == NAMESPACE_PID ? helper->control->last_pid : helper->world->namespaces->list[index]->highest_pid);
+    }
     helper->reset_count = 0;
 }
 
@@ -148,8 +193,13 @@ static void serve_tickets(struct helper *helper)
 static void __attribute__((noreturn)) serve(struct helper *helper)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    helper->inside = mmap(NULL, (size_t)helper->world->namespaces->count * sizeof *helper->inside, PROT_READ | PROT_WRITE,
+                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (helper->inside == MAP_FAILED)
+        give_up(helper, "cannot share memory with children");
     serve_requests(helper);
     serve_tickets(helper);
+    end_inside(helper);
     _exit(0);
 }
 

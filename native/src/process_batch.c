@@ -51,18 +51,38 @@ static bool is_deleted(const char *path)
     return length > suffix && strcmp(path + length - suffix, " (deleted)") == 0;
 }
 
-static void emit_directories(struct context *context)
+void process_emit_working_directory(struct batch *batch, const struct process *process)
 {
-    struct process *process = context->process;
-    struct plan *plan = context->plan;
+    struct plan *plan = batch->plan;
+    const char *label = process_label(process);
     /* A root directory that was removed is entered with it (parts/root.c). */
     uint32_t flag = is_deleted(process->cwd) ? OP_MAY_FAIL : 0;
     if (process->directory)
-        emit_op(&context->batch, (struct op){ .number = SYS_fchdir, .arg = { aux_slot(plan->world, process->directory->aux) } },
-                "%s: working directory %s", context->label, process->cwd);
+        emit_op(batch, (struct op){ .number = SYS_fchdir, .arg = { aux_slot(plan->world, process->directory->aux) } },
+                "%s: working directory %s", label, process->cwd);
     else
-        emit_op(&context->batch, (struct op){ .number = SYS_chdir, .flags = flag, .arg = { plan_string(plan, process->cwd) } },
-                "%s: working directory %s", context->label, process->cwd);
+        emit_op(batch, (struct op){ .number = SYS_chdir, .flags = flag, .arg = { plan_string(plan, process->cwd) } },
+                "%s: working directory %s", label, process->cwd);
+}
+
+/* In a nested user namespace a process may stand where it could not go: it went there before, or its parent did. */
+static bool stands_there_already(const struct process *process)
+{
+    const struct process *parent = process->parent;
+    const struct namespace *user = process->namespaces[NAMESPACE_USER];
+    if (!user->nested)
+        return false;
+    if (!parent || parent->zombie || parent->namespaces[NAMESPACE_USER] != user)
+        return true;
+    return process->directory == parent->directory && strcmp(process->cwd, parent->cwd) == 0
+        && process->namespaces[NAMESPACE_MNT] == parent->namespaces[NAMESPACE_MNT];
+}
+
+static void emit_directories(struct context *context)
+{
+    struct process *process = context->process;
+    if (!stands_there_already(process))
+        process_emit_working_directory(&context->batch, process);
     EMIT(&context->batch, context->label, SYS_umask, (uint64_t)process->umask);
 }
 
@@ -130,6 +150,7 @@ static int emit_parts(struct batch *batch, struct thread *thread, struct error *
     return 0;
 }
 
+/* Before the parts: a seccomp filter is the last of them, and may end whoever makes one of these calls later. */
 static void emit_thread_core(struct batch *batch, const struct thread *thread, const char *label)
 {
     EMIT(batch, label, SYS_set_tid_address, thread->clear_tid);
@@ -154,9 +175,9 @@ static int emit_thread(struct context *context, int index, struct error *err)
     struct plan *plan = context->plan;
     struct thread *thread = &context->process->threads[index];
     struct batch batch = { .plan = plan };
+    emit_thread_core(&batch, thread, context->label);
     if (emit_parts(&batch, thread, err) < 0)
         return -1;
-    emit_thread_core(&batch, thread, context->label);
     EMIT(&batch, context->label, OP_SIGNAL, context->threads_ready);
     uint64_t start = place_with_release(context, &batch, index);
 
@@ -231,8 +252,8 @@ uint64_t process_batch(struct compiled *compiled, struct process *process, struc
     if (process->leader_ended)
         return end_leader(&context, err);
     /* The leader's parts come after the other threads': a change of credentials makes the memory undumpable for all. */
+    emit_thread_core(&context.batch, &process->threads[0], label);
     if (emit_parts(&context.batch, &process->threads[0], err) < 0)
         return 0;
-    emit_thread_core(&context.batch, &process->threads[0], label);
     return place_with_release(&context, &context.batch, 0);
 }

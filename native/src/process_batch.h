@@ -9,4 +9,7 @@ int process_batches_prepare(struct world *world, struct error *err);
 /* Address of the placed batch, 0 on failure. */
 uint64_t process_batch(struct compiled *compiled, struct process *process, struct error *err);
 
+/* Ops that go to the process's working directory. */
+void process_emit_working_directory(struct batch *batch, const struct process *process);
+
 #endif

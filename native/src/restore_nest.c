@@ -174,6 +174,8 @@ static void join_user(int user, int node)
     if (!contains(current[NEST_USER], user))
         give_up(NULL, "a process is forked in the wrong user namespace");
     join_owned(nest);
+    if (nest->directory)
+        run_batch(nest->directory);
     set_ids(nest);
     join(user);
     current[NEST_USER] = user;
@@ -298,10 +300,9 @@ struct birth {
 
 static void __attribute__((noreturn)) be_born(int index, struct birth *birth)
 {
-    static const int32_t as_is[3] = { -1, -1, -1 };
     struct arena_namespace *namespace = namespace_at(index);
-    int32_t owner[3] = { -1, (int32_t)namespace->owner_uid, -1 };
-    become(owner, as_is);
+    int32_t uid[3] = { -1, (int32_t)namespace->owner_uid, -1 }, gid[3] = { -1, (int32_t)namespace->owner_gid, -1 };
+    become(uid, gid);
     prctl(PR_SET_DUMPABLE, 1);          /* else /proc belongs to somebody whom the namespace around may not know */
     if (syscall(SYS_unshare, namespace->flag) < 0)
         give_up(NULL, "cannot make a user namespace");

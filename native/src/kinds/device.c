@@ -92,12 +92,6 @@ static const struct refusal refusals[] = {
     { "/dev/kvm", "KVM", "shut the virtual machine down" },
     { "/dev/loop", "a loop device", "unmount and detach it first" },
     { "/dev/net/tun", "a tunnel device", "end the VPN program" },
-    { "net:[", "a namespace descriptor", "close it before the fork" },
-    { "mnt:[", "a namespace descriptor", "close it before the fork" },
-    { "user:[", "a namespace descriptor", "close it before the fork" },
-    { "pid:[", "a namespace descriptor", "close it before the fork" },
-    { "ipc:[", "a namespace descriptor", "close it before the fork" },
-    { "uts:[", "a namespace descriptor", "close it before the fork" },
     { "cgroup:[", "a namespace descriptor", "close it before the fork" },
     { "time:[", "a namespace descriptor", "close it before the fork" },
 };

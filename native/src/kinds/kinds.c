@@ -16,6 +16,7 @@ const struct fd_kind *const fd_kinds[] = {
     &kind_other_socket,  /* refuses every other family by name */
     &kind_tty,
     &kind_device,
+    &kind_namespace,    /* before file, too */
     &kind_mqueue,       /* before file: a queue is a regular file of its file system */
     &kind_file,
     &kind_refused,      /* takes whatever is left, and refuses it by name */

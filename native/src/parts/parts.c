@@ -20,7 +20,6 @@ const struct part *const parts[] = {
     &part_process,
     &part_keys,
     &part_switches,
-    &part_membarrier,
     &part_root,
     &part_credentials,
     &part_after_credentials,

@@ -69,7 +69,6 @@ struct process_state {
     int dumpable, child_subreaper, thp_disabled, memory_merge;
     int memory_deny_write_execute;
     int oom_score_adjust;
-    uint32_t membarriers;       /* commands of membarrier by which it has registered */
     uint16_t keys;              /* allocated protection keys, without 0 */
     siginfo_t *pending;         /* shared by all threads */
     int pending_count;
@@ -87,14 +86,11 @@ void seccomp_emit_privileged(struct batch *batch, const struct thread *thread);
 /* Priorities that a workspace's root may not set are set by livefork, on the branch's thread with this host id. */
 int attributes_finish(const struct thread *thread, pid_t tid, struct error *err);
 
-/* Register for memory barriers again. */
-void membarrier_emit(struct batch *batch, const struct process *process);
-
 /* process->state, made when it is first needed. */
 struct process_state *process_state(struct process *process);
 
 extern const struct part part_name, part_alt_stack, part_signal_actions, part_limits, part_attributes, part_process, part_root, part_interval_timers,
     part_posix_timers, part_pending_signals, part_credentials, part_after_credentials, part_seccomp, part_semaphore_undo,
-    part_inotify_overflow, part_keys, part_switches, part_membarrier;
+    part_inotify_overflow, part_keys, part_switches;
 
 #endif

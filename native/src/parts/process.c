@@ -78,10 +78,12 @@ static int own_oom_score_adjust(void)
 }
 
 /* Raising is free, lowering needs CAP_SYS_RESOURCE: then the branch is a little more likely to be killed than its source. */
-static void emit_oom_score_adjust(struct batch *batch, int value)
+static void emit_oom_score_adjust(struct batch *batch, int value, bool nested)
 {
     struct plan *plan = batch->plan;
     char text[16];
+    if (nested)         /* a change of ids made it the host's root's, whom a nested user namespace does not know */
+        EMIT(batch, "dumpable", SYS_prctl, PR_SET_DUMPABLE, 1);
     int length = snprintf(text, sizeof text, "%d", value);
     EMIT(batch, "OOM score", SYS_openat, (uint64_t)AT_FDCWD, plan_string(plan, "/proc/self/oom_score_adj"), O_WRONLY | O_CLOEXEC);
     uint64_t cell = emit_result_cell(batch);
@@ -103,7 +105,7 @@ static int process_emit(struct batch *batch, const struct thread *thread, struct
     if (state->memory_deny_write_execute)
         EMIT(batch, "write-execute denial", SYS_prctl, PR_SET_MDWE, (uint64_t)state->memory_deny_write_execute);
     if (state->oom_score_adjust != own_oom_score_adjust())
-        emit_oom_score_adjust(batch, state->oom_score_adjust);
+        emit_oom_score_adjust(batch, state->oom_score_adjust, process->host_ids != NULL);
     return 0;
 }
 

@@ -231,6 +231,9 @@ static void limit_capabilities(void)
 static void __attribute__((noreturn)) zygote(void)
 {
     write_maps(USER, USER);
+    /* A second user namespace: the capabilities that come with it serve for the chroot. It does not own the pid namespace. */
+    MUST(unshare(CLONE_NEWUSER));
+    write_maps(USER, USER);
     int listener = listen_abstract();
     pid_t step = fidelity_fork();
     if (step == 0) {
