@@ -62,6 +62,7 @@ struct arena_nest {
     int32_t helper_pids[ARENA_PID_LEVELS], helper_count;    /* of the process that makes its pid namespace, if its parent cannot */
     int32_t namespaces[ARENA_NAMESPACE_KINDS];      /* indices, -1 = as inherited */
     int32_t children;           /* pid namespace of its next children; -1 = its own, -2 = a fresh one */
+    int32_t dead_pids[ARENA_PID_LEVELS], dead_count;    /* not 0: `children` has lost its first process, which gets these */
     int32_t early_group;        /* to join before it forks: a child inherits it and cannot join, being in another pid namespace; 0 = none */
     int32_t sets_ids;           /* before it enters a user namespace, where these ids may not be known */
     int32_t uid[3], gid[3];     /* -1 = leave */

@@ -199,6 +199,23 @@ static void plan_entry(struct plan *plan, const struct process *process, struct 
     nest->groups = plan_data(plan, groups, (size_t)nest->group_count * sizeof *groups);
 }
 
+static bool has_process(const struct world *world, const struct namespace *namespace)
+{
+    for (int i = 0; i < world->process_count; i++)
+        if (world->processes[i]->namespaces[NAMESPACE_PID] == namespace)
+            return true;
+    return false;
+}
+
+/* Where its next children go, if not where it lives itself. */
+static void plan_children(const struct process *process, struct arena_nest *nest)
+{
+    struct namespace *children = process->children_namespace;
+    nest->children = children ? children->index : -2;
+    if (children && !has_process(process->world, children))
+        nest->dead_count = nest_numbers(children, NULL, nest->dead_pids);
+}
+
 uint64_t nest_of_process(struct plan *plan, const struct process *process, struct error *err)
 {
     struct arena_nest nest = { .children = -1 };
@@ -209,7 +226,7 @@ uint64_t nest_of_process(struct plan *plan, const struct process *process, struc
     if (process->parent && pid->owner && inner_pid(process) == 1)
         nest.helper_count = nest_numbers(pid->parent, NULL, nest.helper_pids);
     if (!process->zombie && process->children_namespace != pid)
-        nest.children = process->children_namespace ? process->children_namespace->index : -2;
+        plan_children(process, &nest);
     nest.early_group = early_group(process, err);
     if (nest.early_group < 0)
         return 0;

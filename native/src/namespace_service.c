@@ -24,6 +24,8 @@
 
 #define LAST_PID "/proc/sys/kernel/ns_last_pid"
 #define PATIENCE_SECONDS 1
+#define END_PAUSE_US 200
+#define END_TRIES 10000         /* 2 s */
 
 /* A child of the helper in a nested pid namespace; in memory that both share. */
 struct inside {
@@ -237,6 +239,14 @@ void namespace_service_stop(struct branch *branch)
 {
     if (branch->service <= 0)
         return;
+    /* It ends by itself, and its children before it: killed, they would become children of the branch's first process. */
+    for (int i = 0; i < END_TRIES && !branch->err.code; i++) {
+        if (waitpid(branch->service, NULL, WNOHANG) != 0) {
+            branch->service = 0;
+            return;
+        }
+        usleep(END_PAUSE_US);
+    }
     kill(branch->service, SIGKILL);
     waitpid(branch->service, NULL, 0);
     branch->service = 0;

@@ -261,10 +261,24 @@ void nest_fork(int index, void (*run)(int))
         join(current[NEST_PID]);
 }
 
+/* A pid namespace whose first process has come and gone: no more can be forked there. */
+static void leave_dead(const struct arena_nest *nest)
+{
+    if (syscall(SYS_unshare, CLONE_NEWPID) < 0)
+        give_up(NULL, "cannot make a pid namespace for children");
+    long child = clone_numbered(nest->children, nest->dead_pids, nest->dead_count, CLONE_FILES);
+    if (child == 0)
+        _exit(0);
+    if (child < 0 || waitpid((pid_t)child, NULL, __WALL) < 0)
+        give_up(NULL, "cannot leave a pid namespace without processes");
+}
+
 void nest_finish(int index)
 {
     const struct arena_nest *nest = (const struct arena_nest *)nodes[index].nest;
-    if (nest->children >= 0)
+    if (nest->dead_count)
+        leave_dead(nest);
+    else if (nest->children >= 0)
         join(nest->children);
     else if (nest->children == -2 && syscall(SYS_unshare, CLONE_NEWPID) < 0)
         give_up(NULL, "cannot make a pid namespace for children");

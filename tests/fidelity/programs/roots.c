@@ -1,13 +1,14 @@
 /*
  * Root directories: an ordinary chroot, one whose directory was removed, and a browser's, which is a directory in /proc of a helper that has ended, by way
- * of the working directory and root that both share. Also a pid namespace without a mount namespace, whose first process adopts and buries.
+ * of the working directory and root that both share. Also pid namespaces without a mount namespace: one whose first process adopts and buries, one that
+ * nobody was born in yet, and one in which nobody can be any more.
  */
 #include "fidelity.h"
 
 #include <dirent.h>
 
 #define PLACE "/tmp/fidelity-roots"
-#define MEMBERS 4
+#define MEMBERS 6
 
 static struct shared {
     int ready;
@@ -119,9 +120,35 @@ static void __attribute__((noreturn)) pid_namespace(void)
     _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 24);
 }
 
+/* unshare without a fork so far: the first child begins a pid namespace. */
+static void __attribute__((noreturn)) unborn(void)
+{
+    MUST(unshare(CLONE_NEWUSER | CLONE_NEWPID));
+    await_go();
+    pid_t first = fork();
+    if (first == 0)
+        _exit(getpid() == 1 ? 26 : 27);
+    int status;
+    expect(first > 0 && waitpid(first, &status, 0) == first && WEXITSTATUS(status) == 26, 25);
+    _exit(0);
+}
+
+/* The first process has come and gone: there will be no other. */
+static void __attribute__((noreturn)) extinct(void)
+{
+    MUST(unshare(CLONE_NEWUSER | CLONE_NEWPID));
+    pid_t first = fidelity_fork();
+    if (first == 0)
+        _exit(0);
+    fidelity_expect_exit(first, 0);
+    await_go();
+    expect(fork() < 0 && errno == ENOMEM, 28);
+    _exit(0);
+}
+
 int main(void)
 {
-    static void (*const members[MEMBERS])(void) = { ordinary, removed, sandboxed, pid_namespace };
+    static void (*const members[MEMBERS])(void) = { ordinary, removed, sandboxed, pid_namespace, unborn, extinct };
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     MUST(mkdir(PLACE, 0755));
     MUST(mkdir(PLACE "/jail", 0755));
