@@ -1,4 +1,5 @@
 #include "interrupted.h"
+#include "freeze.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -12,13 +13,14 @@
 #define PTRACE_PEEKSIGINFO 0x4209
 #endif
 #define SYSCALL_INSTRUCTION_SIZE 2
+#define RED_ZONE 128            /* bytes below the stack pointer that a function may use (x86-64 ABI) */
 #define QUEUES 2                /* the thread's own, the process's */
 #define AT_ONCE 16
 #define NANOSECONDS 1000000000ll
 #define COUNTABLE_SECONDS 4000000000ll
 
 /* From include/linux/errno.h: what a syscall returns inside the kernel when a signal or a tracer interrupted it. */
-enum { RESTART_SYS = -512, RESTART_NO_INTERRUPT = -513, RESTART_NO_HANDLER = -514, RESTART_BLOCK = -516 };
+enum { RESTART_SYS = -512, RESTART_NO_INTERRUPT = -513, RESTART_NO_HANDLER = -514, RESTART_BLOCK = INTERRUPTED_WITH_RESTART_BLOCK };
 
 static void enter_again(struct user_regs_struct *regs)
 {
@@ -93,7 +95,7 @@ void interrupted_conceal(struct thread *thread)
 
 /*
  * A sleep whose caller asked for the remaining time has it in memory: the kernel wrote it when it was interrupted. Other relative waits that the
- * kernel would continue by its restart block last their whole time again in a branch: nobody can read how much was left.
+ * kernel would continue by its restart block last their whole time again in a branch, unless it is known when they began (waits.c).
  */
 static void sleep_what_is_left(struct user_regs_struct *regs)
 {
@@ -144,7 +146,39 @@ static void shorten_poll(struct user_regs_struct *regs, uint64_t passed_ns)
         regs->rdx = (uint64_t)(milliseconds > passed ? milliseconds - passed : 0);
 }
 
-void interrupted_restart(struct user_regs_struct *regs, int memory, uint64_t passed_ns)
+/*
+ * Of a wait whose beginning is known the rest is given to the call, in the room below the stack pointer that belongs to nobody: the time itself lies
+ * where the program may use it again.
+ */
+static void shorten_known_wait(struct user_regs_struct *regs, int memory, uint64_t passed_ns)
+{
+    unsigned long long *argument = regs->orig_rax == SYS_nanosleep ? &regs->rdi : regs->orig_rax == SYS_clock_nanosleep ? &regs->rdx : &regs->r10;
+    int64_t left[2];
+    if (pread(memory, left, sizeof left, (off_t)*argument) != sizeof left || left[0] < 0 || left[0] >= COUNTABLE_SECONDS)
+        return;
+    int64_t nanoseconds = left[0] * NANOSECONDS + left[1] - (int64_t)passed_ns;
+    if (nanoseconds < 0)
+        nanoseconds = 0;
+    left[0] = nanoseconds / NANOSECONDS;
+    left[1] = nanoseconds % NANOSECONDS;
+    uint64_t room = (regs->rsp - RED_ZONE - sizeof left) & ~15ull;
+    if (pwrite(memory, left, sizeof left, (off_t)room) == sizeof left)
+        *argument = room;
+}
+
+static void shorten(const struct thread *thread, struct user_regs_struct *regs, int memory)
+{
+    uint64_t now = monotonic_ns(), since_freeze = now - thread->process->world->frozen_ns;
+    bool known = thread->wait_began && now > thread->wait_began;
+    if (regs->orig_rax == SYS_poll)
+        shorten_poll(regs, known ? now - thread->wait_began : since_freeze);
+    else if (known)
+        shorten_known_wait(regs, memory, now - thread->wait_began);
+    else
+        shorten_wait(regs, memory, since_freeze);
+}
+
+void interrupted_restart(const struct thread *thread, struct user_regs_struct *regs, int memory)
 {
     bool in_syscall = (long)regs->orig_rax >= 0;
     if (in_syscall) {
@@ -154,13 +188,12 @@ void interrupted_restart(struct user_regs_struct *regs, int memory, uint64_t pas
                 regs->rax = (uint64_t)-EINTR;       /* the block it would go on by is not here */
                 break;
             }
-            shorten_wait(regs, memory, passed_ns);
-            shorten_poll(regs, passed_ns);
+            shorten(thread, regs, memory);
             sleep_what_is_left(regs);
             enter_again(regs);
             break;
         case RESTART_NO_HANDLER:
-            shorten_wait(regs, memory, passed_ns);
+            shorten(thread, regs, memory);
             enter_again(regs);
             break;
         case RESTART_SYS:

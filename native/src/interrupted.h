@@ -9,8 +9,12 @@
  * them. Where the wait had no time limit and no signal is due, make the frozen thread (in source and branch) enter the call again instead.
  */
 void interrupted_conceal(struct thread *thread);
-/* Registers with which a branch's thread starts its interrupted call again. `memory` is the /proc/PID/mem of its process, `passed_ns` the time since
- * the source was frozen: what is left of a sleep is written there. */
-void interrupted_restart(struct user_regs_struct *regs, int memory, uint64_t passed_ns);
+/* In rax: the kernel would go on by its own notes (include/linux/errno.h: ERESTART_RESTARTBLOCK). */
+#define INTERRUPTED_WITH_RESTART_BLOCK (-516)
+/*
+ * *regs become those with which a branch's thread starts its interrupted call again. `memory` is the /proc/PID/mem of its process: what is left of a
+ * wait is written there.
+ */
+void interrupted_restart(const struct thread *thread, struct user_regs_struct *regs, int memory);
 
 #endif

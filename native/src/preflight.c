@@ -9,6 +9,7 @@
 #include "proc.h"
 #include "sharing.h"
 #include "tasks.h"
+#include "waits.h"
 #include "settle.h"
 
 #include <dirent.h>
@@ -310,8 +311,10 @@ static void add_children(struct check *check, pid_t pid)
     DIR *tasks = opendir(path);
     struct dirent *entry;
     while (tasks && (entry = readdir(tasks)))
-        if (entry->d_name[0] != '.')
+        if (entry->d_name[0] != '.') {
             add_children_of_thread(check, pid, (pid_t)atoi(entry->d_name));
+            waits_note(pid, (pid_t)atoi(entry->d_name));
+        }
     if (tasks)
         closedir(tasks);
 }

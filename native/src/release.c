@@ -94,7 +94,7 @@ static int unmap_arena(const struct compiled *compiled, const struct process *pr
 static int set_thread(const struct thread *thread, pid_t tid, int memory, struct error *err)
 {
     struct user_regs_struct regs = thread->regs;
-    interrupted_restart(&regs, memory, monotonic_ns() - thread->process->world->frozen_ns);
+    interrupted_restart(thread, &regs, memory);
     if (attributes_finish(thread, tid, err) < 0 || set_registers(tid, &regs, err) < 0)
         return -1;
     struct iovec io = { thread->xstate, thread->xstate_size };

@@ -3,6 +3,7 @@
 #include "memory.h"
 #include "namespaces.h"
 #include "proc.h"
+#include "waits.h"
 
 #include <elf.h>
 #include <errno.h>
@@ -180,6 +181,8 @@ static int read_thread(struct thread *thread, struct error *err)
         return fail(err, "unsupported", "%s catches its own system calls (syscall user dispatch, as Wine does), which cannot be forked",
                     process_label(thread->process));
     interrupted_conceal(thread);
+    if ((long)thread->regs.rax == INTERRUPTED_WITH_RESTART_BLOCK)
+        thread->wait_began = waits_began(thread);
     struct { uint64_t pointer; uint32_t size, signature, flags, pad; } rseq = { 0 };
     if (ptrace(PTRACE_GET_RSEQ_CONFIG, tid, sizeof rseq, &rseq) < 0)
         return fail_errno(err, "cannot read the rseq registration of thread %d", tid);

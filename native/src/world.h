@@ -82,6 +82,7 @@ struct thread {
     size_t xstate_size;
     int stop_signal;            /* job control has stopped it by this one; 0 = it has not */
     bool stop_withheld;         /* one more SIGSTOP was on its way and kept back (inject.c) */
+    uint64_t wait_began;        /* monotonic ns, of a relative wait whose remainder the kernel does not tell; 0 = unknown (waits.c) */
     uint64_t signal_mask;
     uint64_t robust_list, robust_list_size;     /* taken by tasks.c, like rseq and clear_tid */
     uint64_t rseq, rseq_size, rseq_signature;

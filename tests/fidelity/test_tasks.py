@@ -23,6 +23,10 @@ _REFUSED = 3
 _STORM_FORKS = 10
 _FIFO_PRIORITY = 7
 _NICE = -5
+_WAITS = 3
+_WAIT_SECONDS = 8.0
+_WAIT_ATTEMPTS = 3
+_LATE_SECONDS = 20.0
 
 _MESSAGES = {
     "dispatch": "(task_states) catches its own system calls (syscall user dispatch, as Wine does)",
@@ -95,6 +99,32 @@ async def _priorities(directory: Path) -> None:
         assert os.getpriority(os.PRIO_PROCESS, branch.pid) == _NICE
 
 
+async def _waited(container: Container, which: int) -> float:
+    """How long a wait took by the monotonic clock, in seconds."""
+    deadline = time.monotonic() + _WAIT_SECONDS + _LATE_SECONDS
+    while (text := container.read(f"/tmp/fidelity/task_states.waited-{which}")) is None:
+        assert time.monotonic() < deadline, f"wait {which} does not end"
+        await asyncio.sleep(0.05)
+    return float(text)
+
+
+async def _waits(directory: Path) -> None:
+    """What is left of a wait is unknown when a busy machine took the processor away from the thread just as it was frozen: hence the attempts."""
+    async with Harness(directory) as harness:
+        for _ in range(_WAIT_ATTEMPTS):
+            source = await _launch(harness, "waits", directory)
+            await asyncio.sleep(_WAIT_SECONDS / 2)
+            branch = (await harness.fork(source)).branches[0]
+            times = [await _waited(branch, which) for which in range(_WAITS)]
+            assert min(times) >= _WAIT_SECONDS, f"a wait ended early: {times}"
+            assert min([await _waited(source, which) for which in range(_WAITS)]) >= _WAIT_SECONDS
+            if max(times) < _WAIT_SECONDS * 1.4:
+                return
+            await harness.remove(branch)
+            await harness.remove(source)
+    raise AssertionError(f"waits lasted their whole time again: {times}")
+
+
 def _in_own_process(what: str, directory: Path) -> None:
     """The harness takes a private mount namespace, which a process of its own can throw away."""
     done = subprocess.run(
@@ -115,6 +145,12 @@ def test_priorities_that_the_host_gave_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
+def test_relative_waits_end_when_they_should(tmp_path: Path) -> None:
+    _in_own_process("waits", tmp_path / "harness")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_forks_amid_a_storm_of_processes_and_threads(tmp_path: Path) -> None:
     _in_own_process("storm", tmp_path / "harness")
 
@@ -122,6 +158,8 @@ def test_forks_amid_a_storm_of_processes_and_threads(tmp_path: Path) -> None:
 async def _main(what: str, directory: Path) -> None:
     if what == "priorities":
         await _priorities(directory)
+    elif what == "waits":
+        await _waits(directory)
     elif what == "storm":
         await _storm(directory)
     else:

@@ -1,4 +1,4 @@
-/* task_states MODE: a process in a state that a fork refuses (dispatch, memory, traced, thread_pidfd), or that hurries (storm). */
+/* task_states MODE: a process in a state that a fork refuses (dispatch, memory, traced, thread_pidfd), that hurries (storm), or that waits (waits). */
 #include "../programs/fidelity.h"
 
 #include <linux/prctl.h>
@@ -44,6 +44,26 @@ static void storm(void)
     _exit(0);
 }
 
+/* Relative waits that tell nobody what is left of them; each says how long it took by the monotonic clock. */
+static void *wait_relatively(void *argument)
+{
+    long what = (long)argument;
+    struct timespec time = { 8, 0 };
+    uint32_t word = 0;
+    double start = fidelity_now(CLOCK_MONOTONIC);
+    if (what == 0)
+        nanosleep(&time, NULL);
+    if (what == 1)
+        poll(NULL, 0, 8000);
+    if (what == 2)
+        syscall(SYS_futex, &word, 0 /* FUTEX_WAIT */, 0, &time, NULL, 0);
+    char name[16], text[32];
+    snprintf(name, sizeof name, "waited-%ld", what);
+    snprintf(text, sizeof text, "%.3f", fidelity_now(CLOCK_MONOTONIC) - start);
+    fidelity_write(name, text);
+    return NULL;
+}
+
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
@@ -68,6 +88,12 @@ int main(int argc, char **argv)
         while (!tid)
             fidelity_sleep_ms(1);
         MUST((int)syscall(SYS_pidfd_open, tid, O_EXCL));
+        fidelity_ready();
+    } else if (strcmp(mode, "waits") == 0) {
+        for (long i = 0; i < 3; i++) {
+            pthread_t thread;
+            CHECK(pthread_create(&thread, NULL, wait_relatively, (void *)i) == 0, "no thread");
+        }
         fidelity_ready();
     } else {
         for (int i = 0; i < 3; i++)
