@@ -122,12 +122,10 @@ static int64_t execute(const struct op *op)
         raise_word((uint32_t *)a[0]);
     if (op->number == OP_WAIT)
         await_word((uint32_t *)a[0], (uint32_t)a[1]);
+    if (op->number == OP_TIME_LEFT)
+        time_left((int64_t *)a[0], (int64_t)a[1], (int64_t)a[2], (int64_t)a[3], (uint64_t *)a[4]);
     if (op->number < 0)
         return 0;
-    if (op->number == OP_TIME_LEFT) {
-        time_left((int64_t *)a[0], (int64_t)a[1], (int64_t)a[2], (int64_t)a[3], (uint64_t *)a[4]);
-        return 0;
-    }
     long result = syscall(op->number, a[0], a[1], a[2], a[3], a[4], a[5]);
     return result == -1 ? -errno : result;
 }

@@ -16,6 +16,7 @@
 #include <time.h>
 
 #define FDINFO_LIMIT 4096
+#define TRIES 20                /* a period of 1 ms may end during one of them */
 #define NANOSECONDS 1000000000ll
 #ifndef TFD_IOC_SET_TICKS
 #define TFD_IOC_SET_TICKS _IOW('T', 0, uint64_t)
@@ -35,14 +36,22 @@ static bool timerfd_match(const struct description *description)
     return strcmp(description->link, "anon_inode:[timerfd]") == 0;
 }
 
-static int timerfd_capture(struct world *world, struct description *description, struct error *err)
+static bool is_zero(struct timespec time)
 {
-    (void)world;
-    struct timerfd_state *state = description->data = must_alloc(sizeof *state);
-    /*
-     * Asking first winds an expired periodic timer on to its next period, counting the periods missed as unread ticks: nothing that its
-     * owner can tell, and the only way to learn the phase (fdinfo shows 0 for a timer that has expired).
-     */
+    return time.tv_sec == 0 && time.tv_nsec == 0;
+}
+
+static bool later(struct timespec a, struct timespec b)
+{
+    return a.tv_sec > b.tv_sec || (a.tv_sec == b.tv_sec && a.tv_nsec > b.tv_nsec);
+}
+
+/*
+ * Asking for the time left first winds an expired periodic timer on to its next period, counting the periods missed as unread ticks: nothing that its
+ * owner can tell, and the only way to learn the phase (fdinfo shows 0 for a timer that has expired).
+ */
+static int read_once(const struct description *description, struct timerfd_state *state, struct error *err)
+{
     if (timerfd_gettime(description->local, &state->spec) < 0)
         return fail_errno(err, "%s: cannot read it", description_label(description));
     clock_gettime(CLOCK_MONOTONIC, &state->monotonic);
@@ -56,6 +65,23 @@ static int timerfd_capture(struct world *world, struct description *description,
     state->ticks = strtoull(ticks, NULL, 10);
     state->settime_flags = (int)strtol(flags, NULL, 8);
     clock_gettime(state->clock, &state->captured);
+    return 0;
+}
+
+/* Time goes on while the source is frozen: no expiration may lie between the two readings, or it would count twice. */
+static int timerfd_capture(struct world *world, struct description *description, struct error *err)
+{
+    (void)world;
+    struct timerfd_state *state = description->data = must_alloc(sizeof *state);
+    for (int tries = 0; tries < TRIES; tries++) {
+        struct itimerspec again;
+        if (read_once(description, state, err) < 0)
+            return -1;
+        if (timerfd_gettime(description->local, &again) < 0)
+            return fail_errno(err, "%s: cannot read it", description_label(description));
+        if (!later(again.it_value, state->spec.it_value) && is_zero(again.it_value) == is_zero(state->spec.it_value))
+            break;
+    }
     return 0;
 }
 

@@ -72,6 +72,7 @@ struct process_state {
     uint16_t keys;              /* allocated protection keys, without 0 */
     siginfo_t *pending;         /* shared by all threads */
     int pending_count;
+    struct timespec pending_read;   /* CLOCK_MONOTONIC */
 };
 
 /* Signals pending for one thread. */

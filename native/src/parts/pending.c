@@ -54,7 +54,9 @@ static int pending_collect(struct query *query, void *memo, struct error *err)
     if (!query_is_leader(query))
         return 0;
     struct process_state *state = process_state(thread->process);
-    return read_queue(thread, SHARED_QUEUE, &state->pending, &state->pending_count, err);
+    int status = read_queue(thread, SHARED_QUEUE, &state->pending, &state->pending_count, err);
+    clock_gettime(CLOCK_MONOTONIC, &state->pending_read);
+    return status;
 }
 
 /* It stops the process as soon as it is queued: release.c does that last. */

@@ -25,6 +25,34 @@
 #define MAX_TIMERS 1024
 #define MAX_ID_BY_COUNTING 4096
 
+static struct timespec sum(struct timespec a, struct timespec b)
+{
+    struct timespec total = { a.tv_sec + b.tv_sec, a.tv_nsec + b.tv_nsec };
+    if (total.tv_nsec >= NANOSECONDS) {
+        total.tv_nsec -= NANOSECONDS;
+        total.tv_sec++;
+    }
+    return total;
+}
+
+/*
+ * Time goes on while the source is frozen: a timer that was still running when it was asked may have rung before the pending signals were read. Then
+ * the signal is among them, and must not come a second time.
+ */
+static bool rang_meanwhile(const struct process_state *state, const struct timespec *asked, struct timespec left)
+{
+    struct timespec due = sum(*asked, left), read = state->pending_read;
+    return due.tv_sec < read.tv_sec || (due.tv_sec == read.tv_sec && due.tv_nsec <= read.tv_nsec);
+}
+
+static bool is_pending(const siginfo_t *list, int count, int signal, int code, int timer)
+{
+    for (int i = 0; i < count; i++)
+        if (list[i].si_signo == signal && list[i].si_code == code && (code != SI_TIMER || list[i].si_timerid == timer))
+            return true;
+    return false;
+}
+
 /* ---- setitimer ---- */
 
 struct interval_memo {
@@ -68,8 +96,14 @@ static int interval_emit(struct batch *batch, const struct thread *thread, struc
         const struct itimerval *timer = &state->interval_timers[i];
         if (!timer->it_value.tv_sec && !timer->it_value.tv_usec)
             continue;
-        uint64_t place = plan_data(batch->plan, timer, sizeof *timer);
         struct timespec left = { timer->it_value.tv_sec, timer->it_value.tv_usec * 1000 };
+        if (i == ITIMER_REAL && rang_meanwhile(state, &state->interval_timers_read, left)
+            && is_pending(state->pending, state->pending_count, SIGALRM, SI_KERNEL, 0)) {
+            left = sum(left, (struct timespec){ timer->it_interval.tv_sec, timer->it_interval.tv_usec * 1000 });
+            if (!timer->it_interval.tv_sec && !timer->it_interval.tv_usec)
+                continue;
+        }
+        uint64_t place = plan_data(batch->plan, timer, sizeof *timer);
         /* The other two count CPU time, which did not pass. */
         if (i == ITIMER_REAL)
             emit_time_left(batch, place + offsetof(struct itimerval, it_value), left, &state->interval_timers_read, 1000, "interval timer");
@@ -198,19 +232,24 @@ static int emit_create(struct batch *batch, const struct process *process, const
     return 0;
 }
 
-static struct timespec sum(struct timespec a, struct timespec b)
+static bool signal_is_pending(const struct process *process, const struct posix_timer *timer)
 {
-    struct timespec total = { a.tv_sec + b.tv_sec, a.tv_nsec + b.tv_nsec };
-    if (total.tv_nsec >= NANOSECONDS) {
-        total.tv_nsec -= NANOSECONDS;
-        total.tv_sec++;
-    }
-    return total;
+    const struct process_state *state = process->state;
+    bool pending = is_pending(state->pending, state->pending_count, timer->signal, SI_TIMER, timer->id);
+    for (int i = 0; i < process->thread_count && !pending; i++)
+        pending = is_pending(process->threads[i].pending->list, process->threads[i].pending->count, timer->signal, SI_TIMER, timer->id);
+    return pending;
 }
 
-static void emit_arm(struct batch *batch, const struct process_state *state, const struct posix_timer *timer)
+static void emit_arm(struct batch *batch, const struct process *process, const struct posix_timer *timer)
 {
+    const struct process_state *state = process->state;
     struct itimerspec spec = timer->spec;
+    if (timer->clock >= 0 && rang_meanwhile(state, &state->timers_read[0], spec.it_value) && signal_is_pending(process, timer)) {
+        spec.it_value = sum(spec.it_value, spec.it_interval);
+        if (!spec.it_interval.tv_sec && !spec.it_interval.tv_nsec)
+            return;
+    }
     if (!spec.it_value.tv_sec && !spec.it_value.tv_nsec)
         return;
     bool boottime = timer->clock == CLOCK_BOOTTIME || timer->clock == CLOCK_BOOTTIME_ALARM;
@@ -242,7 +281,7 @@ static int posix_emit(struct batch *batch, const struct thread *thread, struct e
     for (int i = 0; i < state->timer_count; i++) {
         if (emit_create(batch, process, &state->timers[i], &next_id, err) < 0)
             return -1;
-        emit_arm(batch, state, &state->timers[i]);
+        emit_arm(batch, process, &state->timers[i]);
     }
     if (can_choose_ids())
         EMIT(batch, "timer ids", SYS_prctl, PR_TIMER_CREATE_RESTORE_IDS, PR_TIMER_CREATE_RESTORE_IDS_OFF);
