@@ -2,7 +2,9 @@
 #include "mounts.h"
 #include "mountinfo.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,6 +146,18 @@ static void check_mounts(const struct process *process, struct blockers *blocker
         blockers_add(blockers, process, -1, err.message);
 }
 
+/* The kernel names no file whose path is longer than a page. */
+void mounts_refuse_long(const struct process *process, const char *link, int fd, struct blockers *blockers)
+{
+    char path[64], target[PATH_MAX + 64], message[384];
+    snprintf(path, sizeof path, "/proc/%d/%s", process->pid, link);
+    if (readlink(path, target, sizeof target) >= 0 || errno != ENAMETOOLONG)
+        return;
+    snprintf(message, sizeof message, "%s uses a file whose path has more than 4096 bytes (its %s), which cannot be forked; leave the directory or close the file",
+             process_label(process), link);
+    blockers_add(blockers, process, fd, message);
+}
+
 /* Where it stands, and what it runs. */
 static void check_places(const struct process *process, struct blockers *blockers)
 {
@@ -151,6 +165,7 @@ static void check_places(const struct process *process, struct blockers *blocker
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         char path[64], message[256];
         snprintf(path, sizeof path, "/proc/%d/%s", process->pid, places[i].name);
+        mounts_refuse_long(process, places[i].name, -1, blockers);
         if (!fuse_serves(path))
             continue;
         snprintf(message, sizeof message, "%s %s in a FUSE file system; end it, then unmount the file system", process_label(process), places[i].what);

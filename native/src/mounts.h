@@ -14,6 +14,8 @@
 
 /* The mounts that the process sees (each mount namespace once) and the places it uses. */
 void mounts_preflight(const struct process *process, struct blockers *blockers);
+/* Refuse a link of the process below /proc ("cwd", "fd/5") whose target is too long to be named. */
+void mounts_refuse_long(const struct process *process, const char *link, int fd, struct blockers *blockers);
 /* Is this the id of a mount in one of the namespaces looked at? */
 bool mounts_preflight_knows(int id);
 /*

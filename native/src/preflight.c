@@ -67,6 +67,11 @@ static void check_descriptor(struct check *check, struct process *process, int f
         if (inotify >= 0)
             settle_watch(inotify);
     }
+    if (!link) {
+        char name[32];
+        snprintf(name, sizeof name, "fd/%d", fd);
+        mounts_refuse_long(process, name, fd, &check->findings->blockers);
+    }
     if (!link || !worth_a_look(link) || mounts_refuse_fuse(process, fd, link, &check->findings->blockers))
         return;
     AUTO_CLOSE int local = (int)syscall(SYS_pidfd_getfd, process->pidfd, fd, 0);
