@@ -28,7 +28,8 @@ void *plan_local(struct plan *plan, uint64_t address)
 uint64_t plan_data(struct plan *plan, const void *data, size_t size)
 {
     uint64_t address = plan_reserve(plan, size);
-    memcpy(plan_local(plan, address), data, size);
+    if (size)                   /* an empty table may have no address */
+        memcpy(plan_local(plan, address), data, size);
     return address;
 }
 
