@@ -5,6 +5,7 @@
  */
 #include "kinds.h"
 #include "../descriptors.h"
+#include "../mounts.h"
 #include "../plan.h"
 
 #include <errno.h>
@@ -205,12 +206,15 @@ static void emit_named(struct batch *batch, const struct pipe_object *object, co
     const struct description *first = object->first;
     bool unlinked = first->st.st_nlink == 0;
     uint64_t path = unlinked ? emit_unlinked_fifo(batch, first, what) : plan_string(plan, first->link);
+    const struct mount_world *mounts = unlinked ? NULL : mounts_of_file(plan->world, first->local);
+    mounts_enter(batch, mounts);
     /* Open for both first: then no other opening finds its peer missing. */
     EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
     uint64_t both = emit_result_cell(batch);
     if (object->capacity > 0 && object->capacity != DEFAULT_CAPACITY)
         EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_fcntl, both, F_SETPIPE_SZ, (uint64_t)object->capacity);
     emit_openings(batch, object, path, true, what);
+    mounts_leave(batch, mounts);
     emit_content(batch, object, OP_LOAD(0), both, what);
     EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_close, both);
     if (unlinked) {

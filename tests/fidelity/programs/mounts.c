@@ -4,6 +4,8 @@
  */
 #include "mounts.h"
 
+#include <sys/inotify.h>
+
 #define HERE "/tmp/fidelity-mounts"
 
 static void bind_mount(const char *from, const char *to, unsigned long more)
@@ -107,6 +109,11 @@ int main(void)
     int through_bind = MUST(open(HERE "/bound/file", O_RDONLY)), handle = MUST(open(HERE "/part", O_PATH));
     char *map = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     CHECK(map != MAP_FAILED, "mmap: %s", strerror(errno));
+    MUST(mkfifo(HERE "/memory/fifo", 0600));
+    int fifo = MUST(open(HERE "/memory/fifo", O_RDWR | O_NONBLOCK));
+    MUST((int)write(fifo, "in a fifo", 9));
+    int watch = MUST(inotify_init1(IN_NONBLOCK));
+    MUST(inotify_add_watch(watch, HERE "/memory/directory", IN_CREATE));
     struct stat before, st;
     MUST(fstat(file, &before));
     lseek(file, 3, SEEK_SET);
@@ -120,6 +127,8 @@ int main(void)
     CHECK(st.st_ino == before.st_ino && lseek(file, 0, SEEK_CUR) == 3, "the open file differs: inode %lu, was %lu", st.st_ino, before.st_ino);
     CHECK(faccessat(directory, "inner", F_OK, 0) == 0 && faccessat(handle, "file", F_OK, 0) == 0, "open directories differ");
     char text[16] = "", cwd[64] = "";
+    CHECK(read(fifo, text, 9) == 9 && strcmp(text, "in a fifo") == 0, "the fifo holds '%s'", text);
+    memset(text, 0, sizeof text);
     CHECK(pread(through_bind, text, 4, 0) == 4 && strcmp(text, "real") == 0, "the file opened through a bind mount holds '%s'", text);
     CHECK(getcwd(cwd, sizeof cwd) && strcmp(cwd, HERE "/memory/directory") == 0 && access("file", F_OK) == 0, "the working directory is %s", cwd);
     memcpy(map, fidelity_in_branch() ? "BR" : "SO", 2);
