@@ -4,6 +4,7 @@
  */
 #include "handle.h"
 #include "../files.h"
+#include "../mounts.h"
 #include "../proc.h"
 
 #include <linux/btrfs.h>
@@ -171,6 +172,48 @@ char *handle_path_on_mount(const struct world *world, uint64_t inode, unsigned d
             return found;
         free(found);
     }
+    return NULL;
+}
+
+static int open_below(const struct mount_world *mounts, const char *path, int flags)
+{
+    struct open_how how = { .flags = (uint64_t)flags | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS };
+    return (int)syscall(SYS_openat2, mounts->root, path, &how, sizeof how);
+}
+
+/* The path of the inode in a namespace of mounts, if `mount` shows it there. */
+static char *path_below(const struct mount_world *mounts, const struct mount *mount, uint64_t inode, const struct handle *handle)
+{
+    struct stat root, st;
+    AUTO_CLOSE int fd = open_below(mounts, mount->point, O_RDONLY | O_DIRECTORY);
+    if (fd < 0 || fstat(fd, &root) < 0)
+        return NULL;
+    char *found = root.st_ino == inode ? must_copy_string(mount->point) : open_handle(fd, handle);
+    AUTO_CLOSE int there = found ? open_below(mounts, found, O_PATH | O_NOFOLLOW) : -1;
+    if (there >= 0 && fstat(there, &st) == 0 && st.st_dev == root.st_dev && st.st_ino == inode)
+        return found;
+    free(found);
+    return NULL;
+}
+
+char *handle_path_in_namespaces(const struct world *world, uint64_t inode, unsigned device, const struct handle *handle,
+                                const struct mount_world **mounts)
+{
+    const struct mounts *all = world->mounts;
+    for (int i = 1; all && i < all->count; i++) {
+        const struct mount_table *table = &all->list[i].table;
+        for (int k = 0; k < table->count; k++) {
+            const struct mount *mount = &table->list[k];
+            /* fdinfo prints major << 20 | minor. */
+            if ((unsigned)((mount->device >> 32) << 20 | (mount->device & 0xfffff)) != device)
+                continue;
+            *mounts = &all->list[i];
+            char *path = path_below(*mounts, mount, inode, handle);
+            if (path)
+                return path;
+        }
+    }
+    *mounts = NULL;
     return NULL;
 }
 

@@ -25,6 +25,10 @@ bool handle_is_of_overlay(const struct handle *handle);
 char *handle_path_on_overlay(const struct world *world, uint64_t inode, const struct handle *overlay, bool *hidden, struct error *err);
 /* A file system that is mounted in the workspace itself (tmpfs on /dev/shm, devpts): open the handle there. */
 char *handle_path_on_mount(const struct world *world, uint64_t inode, unsigned device, const struct handle *handle, struct error *err);
+/* The same for one that only a nested mount namespace has: *mounts is that. */
+struct mount_world;
+char *handle_path_in_namespaces(const struct world *world, uint64_t inode, unsigned device, const struct handle *handle,
+                                const struct mount_world **mounts);
 /* A name of a file of the overlay that is open and was opened by a name which it has lost meanwhile; NULL = none that can be found. */
 char *handle_find_name(const struct world *world, int fd, uint64_t inode);
 

@@ -4,6 +4,7 @@
  * word for "events were lost, look again".
  */
 #include "handle.h"
+#include "../mounts.h"
 #include "../descriptors.h"
 #include "../files.h"
 #include "../parts/parts.h"
@@ -33,6 +34,7 @@ struct watch {
     unsigned device;
     char *path;                 /* or: */
     const struct description *held;     /* an open descriptor of it. Neither: removed, so that nothing can be watched again */
+    const struct mount_world *mounts;   /* where the path leads to it; NULL = the workspace's own mounts */
 };
 
 static bool any_unread;
@@ -105,6 +107,8 @@ static int take_watch(const struct world *world, const struct description *descr
                                                          : handle_path_on_mount(world, inode, watch.device, &handle, err);
     if (err->code)
         return -1;
+    if (!watch.path && handle.size && !handle_is_of_overlay(&handle))
+        watch.path = handle_path_in_namespaces(world, inode, watch.device, &handle, &watch.mounts);
     if (!watch.path)
         watch.path = path_of_known(world, &watch);
     if (!watch.path)
@@ -150,6 +154,7 @@ static int emit_watch(struct batch *batch, uint64_t slot, const struct watch *wa
         snprintf(held, sizeof held, "/proc/self/fd/%lu", (unsigned long)SLOT(batch->plan, watch->held));
     uint64_t path = plan_string(batch->plan, watch->held ? held : watch->path);
     uint32_t itself = watch->held ? 0 : IN_DONT_FOLLOW;
+    mounts_enter(batch, watch->mounts);
     for (; next < watch->number; next++) {
         EMIT(batch, what, SYS_inotify_add_watch, slot, path, IN_DELETE_SELF | itself);
         EMIT(batch, what, SYS_inotify_rm_watch, slot, (uint64_t)next);
@@ -157,6 +162,7 @@ static int emit_watch(struct batch *batch, uint64_t slot, const struct watch *wa
     EMIT(batch, what, SYS_inotify_add_watch, slot, path, watch->mask | itself);
     uint64_t cell = emit_result_cell(batch);
     EMIT_FLAGS(batch, what, OP_LOAD(0), OP_EXPECT, cell, (uint64_t)watch->number);
+    mounts_leave(batch, watch->mounts);
     return watch->number + 1;
 }
 

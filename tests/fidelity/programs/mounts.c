@@ -133,6 +133,10 @@ int main(void)
     CHECK(getcwd(cwd, sizeof cwd) && strcmp(cwd, HERE "/memory/directory") == 0 && access("file", F_OK) == 0, "the working directory is %s", cwd);
     memcpy(map, fidelity_in_branch() ? "BR" : "SO", 2);
     check_text(HERE "/part/file", fidelity_in_branch() ? "BR memory" : "SO memory");
+    make_file(HERE "/part/created", "", 0600);
+    union { struct inotify_event event; char room[256]; } told;
+    CHECK(read(watch, &told, sizeof told) > 0 && told.event.wd == 1 && strcmp(told.event.name, "created") == 0, "a file watch tells nothing: %s",
+          strerror(errno));
     check_propagation();
     fidelity_pass();
 }
