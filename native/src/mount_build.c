@@ -98,6 +98,9 @@ static void enter_shown_namespace(struct build *build, const struct mount *mount
 {
     const struct process *member = build->mounts->namespace->member;
     const struct namespace *ipc = member ? member->namespaces[NAMESPACE_IPC] : NULL;
+    const struct namespace *net = member ? member->namespaces[NAMESPACE_NET] : NULL;
+    if (strcmp(mount->type, "sysfs") == 0 && net && net->nested)
+        EMIT(build->batch, build->what, SYS_setns, slot_of(build, net->aux), CLONE_NEWNET);
     if (strcmp(mount->type, "mqueue") == 0 && ipc && ipc->nested)
         EMIT(build->batch, build->what, SYS_setns, slot_of(build, ipc->aux), CLONE_NEWIPC);
     if (strncmp(mount->type, "cgroup", 6) == 0)

@@ -76,7 +76,8 @@ static bool fuse_serves(const char *path)
 /* The container's own mounts are of these types, and programs can have their own of most. */
 static bool type_is_known(const char *type)
 {
-    static const char *const known[] = { "overlay", "proc", "sysfs", "tmpfs", "ramfs", "devpts", "mqueue", "devtmpfs", "cgroup", "cgroup2", NULL };
+    static const char *const known[] = { "overlay", "proc", "sysfs", "tmpfs", "ramfs", "devpts", "mqueue", "devtmpfs", "cgroup", "cgroup2",
+                                        "binfmt_misc", NULL };
     for (int i = 0; known[i]; i++)
         if (strcmp(type, known[i]) == 0)
             return true;

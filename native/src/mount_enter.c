@@ -55,7 +55,9 @@ int mount_open_point(const char *path)
         if (place >= 0 || errno != EAGAIN)
             return place;
     }
-    return -1;
+    /* Below proc the kernel always asks the file system, which answers by itself; that no FUSE server is on the way was checked before. */
+    how.resolve &= ~(__u64)RESOLVE_CACHED;
+    return (int)syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how);
 }
 
 int mount_copy(const char *path, struct error *err)

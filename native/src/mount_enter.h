@@ -13,7 +13,8 @@ int mount_enter(int mnt_ns, int (*work)(void *context, struct error *err), void 
 
 /*
  * An O_PATH descriptor of a mount point, in the namespace of the calling thread; symbolic links are not followed. No file system is asked for anything
- * (a FUSE server on the way might never answer): the kernel holds the names of mount points as long as something is mounted there.
+ * if it can be helped (a FUSE server on the way might never answer): the kernel holds the names of mount points as long as something is mounted there.
+ * Still, refuse FUSE mounts before.
  */
 int mount_open_point(const char *path);
 

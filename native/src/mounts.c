@@ -156,7 +156,7 @@ static struct own_system *find_system(struct mounts *all, uint64_t device)
 
 static int check_system(const struct mount *mount, struct error *err)
 {
-    static const char *const makeable[] = { "tmpfs", "ramfs", "devpts", "mqueue", "cgroup", "cgroup2", NULL };
+    static const char *const makeable[] = { "tmpfs", "ramfs", "devpts", "mqueue", "cgroup", "cgroup2", "binfmt_misc", "proc", "sysfs", NULL };
     for (int i = 0; makeable[i]; i++)
         if (strcmp(mount->type, makeable[i]) == 0)
             return 0;
@@ -192,7 +192,34 @@ static int check_empty(void *context, struct error *err)
     return status;
 }
 
-static int add_systems(struct mounts *all, struct mount_world *mounts, struct error *err)
+struct shown_proc {
+    const struct mount *mount;
+    uint64_t inode;             /* of the workspace's own pid namespace */
+};
+
+/* Whoever makes the mounts is in the workspace's own pid namespace, and so its proc can show no other. */
+static int check_proc(void *context, struct error *err)
+{
+    const struct shown_proc *shown = context;
+    char link[64] = "", wanted[64];
+    AUTO_CLOSE int place = mount_open_point(shown->mount->point);
+    snprintf(wanted, sizeof wanted, "pid:[%lu]", (unsigned long)shown->inode);
+    if (place < 0 || readlinkat(place, "1/ns/pid", link, sizeof link - 1) < 0 || strcmp(link, wanted) != 0)
+        return fail(err, "unsupported", "%.200s shows a pid namespace made inside, which cannot be mounted again; unmount it", shown->mount->point);
+    return 0;
+}
+
+static int check_shown(const struct world *world, const struct mount_world *mounts, const struct mount *mount, struct error *err)
+{
+    struct shown_proc shown = { mount, world->namespaces->list[NAMESPACE_PID]->inode };
+    if (strcmp(mount->type, "proc") == 0)
+        return mount_enter(mounts->mnt_ns, check_proc, &shown, err);
+    if (strcmp(mount->type, "mqueue") == 0 || strncmp(mount->type, "cgroup", 6) == 0)
+        return mount_enter(mounts->mnt_ns, check_empty, (void *)mount, err);
+    return 0;
+}
+
+static int add_systems(const struct world *world, struct mounts *all, struct mount_world *mounts, struct error *err)
 {
     for (int i = 0; i < mounts->steps.file_system_count; i++) {
         const struct own_file_system *from = &mounts->steps.file_systems[i];
@@ -200,8 +227,7 @@ static int add_systems(struct mounts *all, struct mount_world *mounts, struct er
             continue;
         if (check_system(from->mount, err) < 0)
             return -1;
-        bool shows_others = strcmp(from->mount->type, "mqueue") == 0 || strncmp(from->mount->type, "cgroup", 6) == 0;
-        if (shows_others && mount_enter(mounts->mnt_ns, check_empty, (void *)from->mount, err) < 0)
+        if (check_shown(world, mounts, from->mount, err) < 0)
             return -1;
         all->systems = must_grow(all->systems, (size_t)(all->system_count + 1) * sizeof *all->systems);
         all->systems[all->system_count++] = (struct own_system){ .device = from->device, .mount = from->mount, .maker = mounts, .slot = -1 };
@@ -376,10 +402,10 @@ int mounts_read(struct world *world, struct error *err)
         mounts_close(world);
         return 0;
     }
-    if (check_worlds(all, err) < 0 || add_systems(all, &all->list[0], err) < 0)
+    if (check_worlds(all, err) < 0 || add_systems(world, all, &all->list[0], err) < 0)
         return -1;
     for (int i = 1; i < all->count; i++)
-        if (find_steps(all, &all->list[i], err) < 0 || add_systems(all, &all->list[i], err) < 0)
+        if (find_steps(all, &all->list[i], err) < 0 || add_systems(world, all, &all->list[i], err) < 0)
             return -1;
     for (int i = 0; i < all->system_count; i++)
         if (in_memory(all->systems[i].mount) && read_content(all, &all->systems[i], err) < 0)

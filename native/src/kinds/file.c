@@ -41,18 +41,22 @@ static bool match(const struct description *description)
     return S_ISREG(mode) || S_ISDIR(mode) || S_ISLNK(mode) || (description->flags & O_PATH);
 }
 
-/* "/proc/41/stat", and nobody is 41 any more. */
-static bool is_of_dead(const struct world *world, const char *link)
+/* "/proc/41/stat" or "/proc/41", and nobody is 41 any more: what follows the number; else NULL. */
+static const char *rest_of_dead(const struct world *world, const char *link)
 {
     int pid, length = 0;
-    return sscanf(link, "/proc/%d/%n", &pid, &length) == 1 && length && !process_by_ns_pid(world, pid);
+    if (sscanf(link, "/proc/%d%n", &pid, &length) != 1 || !length || process_by_ns_pid(world, pid))
+        return NULL;
+    if (strcmp(link + length, " (deleted)") == 0)
+        return "";
+    return link[length] == '/' || !link[length] ? link + length : NULL;
 }
 
 /* A short-lived process opens its own. */
 static void emit_of_dead(struct plan *plan, const struct description *description, const char *what)
 {
     struct batch *batch = plan_fresh_creator(plan, STAGE_MAKE, 0, 0, 0);
-    const char *rest = strchr(description->link + strlen("/proc/"), '/');
+    const char *rest = rest_of_dead(plan->world, description->link);
     AUTO_FREE char *path = must_alloc(strlen(rest) + sizeof "/proc/self");
     sprintf(path, "/proc/self%s", rest);
     EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, plan_string(plan, path), (uint64_t)(description->flags & OPEN_FLAGS) | O_CLOEXEC);
@@ -69,7 +73,7 @@ static int capture(struct world *world, struct description *description, struct 
         return 0;
     struct statfs fs;
     if (fstatfs(description->local, &fs) == 0 && fs.f_type == PROC_MAGIC) {
-        data->of_dead = is_of_dead(world, description->link);
+        data->of_dead = rest_of_dead(world, description->link) != NULL;
         data->late = !data->of_dead;
         return 0;
     }
