@@ -175,6 +175,14 @@ static void emit_pair_shutdown(struct plan *plan, const struct inet_socket *sock
         EMIT_FLAGS(batch, socket->label, OP_MAY_FAIL, SYS_shutdown, slot, SHUT_RD);
 }
 
+/* What was sent is acknowledged now, not when a timer says so: who looks sees the source's states and counters. */
+static void emit_pair_acknowledge(struct plan *plan, const struct inet_socket *socket)
+{
+    const struct stream_bytes *unread = &socket->stream->unread;
+    if (unread->size || unread->urgent_at >= 0 || stream_sent_end(socket->stream->mate->stream))
+        stream_emit_number(&plan->common[STAGE_FILL], SLOT(plan, socket->description), TCP_QUICKACK, 1, socket->label);
+}
+
 /* ---- the others ---- */
 
 /* Every way of sharing a port is open until all who do are bound. */
@@ -275,6 +283,7 @@ void stream_emit(struct plan *plan, struct inet_socket *socket, enum stage stage
     case STAGE_FILL:            /* before anything watches them: none of this may look like news */
         emit_stage(plan, table, ROLE_PAIR, emit_pair_queue);
         emit_stage(plan, table, ROLE_PAIR, emit_pair_shutdown);
+        emit_stage(plan, table, ROLE_PAIR, emit_pair_acknowledge);
         emit_stage(plan, table, ROLE_PAIR, emit_finish_pair);
         break;
     default:

@@ -206,9 +206,10 @@ int main(void)
     expect_name(mixed.client, 1, "127.0.0.1", 18202);
     CHECK(epoll_wait(set, &quiet, 1, 0) == 0, "something happened on a silent connection: %#x", quiet.events);
     for (size_t i = 0; i < 5; i++) {
-        int waiting = 0;
+        int waiting = 0, unsent = -1;
         MUST(ioctl(all[i]->server, FIONREAD, &waiting));
-        CHECK(waiting == 8, "%d bytes wait", waiting);
+        MUST(ioctl(all[i]->client, SIOCOUTQ, &unsent));
+        CHECK(waiting == 8 && unsent == 0, "%d bytes wait, %d are on their way", waiting, unsent);
         expect(all[i]->server, "question");
         expect(all[i]->client, "answer");
         check_both_ways(*all[i], "again");
