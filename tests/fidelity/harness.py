@@ -122,7 +122,7 @@ class Harness:
         """Start a source whose pid 1 is tclone-init and runs `command`. `environment` is added to PATH, for pid 1 too."""
         name = f"h{os.getpid()}-{self._next()}"
         layer = self.storage.create_layer(name)
-        netns = make_network_namespace()
+        netns = make_network_namespace(ping=True)
         root = overlay.mount_overlay([self._tools, image], layer / "upper", layer / "work")
         (layer / "image").symlink_to(image)
         config = bundle.source_config(
@@ -226,14 +226,16 @@ def _path_of(fd: int) -> str:
     return f"/proc/{os.getpid()}/fd/{fd}"
 
 
-def make_network_namespace() -> int:
-    """A fresh network namespace with `lo` up, held by nothing but the descriptor returned."""
+def make_network_namespace(ping: bool = False) -> int:
+    """A fresh network namespace with `lo` up, held by nothing but the descriptor returned; with `ping` everybody may make ICMP sockets."""
     result: list[int | OSError] = []
 
     def make() -> None:
         try:
             syscalls.unshare(syscalls.CLONE_NEWNET)
             subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+            if ping:
+                subprocess.run(["sh", "-c", "echo 0 2147483647 > /proc/sys/net/ipv4/ping_group_range"], check=True)
             result.append(os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
         except OSError as error:
             result.append(error)

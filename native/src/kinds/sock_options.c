@@ -43,6 +43,9 @@ static const struct socket_option *default_values(const struct option_name *name
         if (set->domain == domain && set->type == type && set->protocol == protocol && set->names == names)
             return set->values;
     AUTO_CLOSE int fd = socket(domain, type | SOCK_CLOEXEC, protocol);
+    /* The host may not allow what the workspace does (ICMP sockets, multipath TCP); the family's usual socket has the same defaults. */
+    if (fd < 0)
+        fd = socket(domain, type | SOCK_CLOEXEC, 0);
     if (fd < 0) {
         fail_errno(err, "cannot make a socket of family %d, type %d, protocol %d to compare with", domain, type, protocol);
         return NULL;
