@@ -106,11 +106,19 @@ struct arena_creator {
     uint64_t batch;
 };
 
+/* Content that lies in the arena. */
+struct arena_piece {
+    uint64_t address, data, size;
+};
+
 /* Memory that a node maps, and livefork fills, before the node forks: its descendants inherit it (family.h). */
 struct arena_family {
     uint32_t mapped;        /* futex word: 1 = the areas are there */
     uint32_t filled;        /* futex word: 1 = go on */
     uint64_t map_batch;
+    uint64_t pieces;        /* struct arena_piece[piece_count]: what the node itself copies into its areas instead of waiting */
+    uint32_t piece_count;
+    uint32_t pad;
     uint64_t release_batch; /* run when all children are forked; 0 = the node keeps what it holds */
     uint64_t next;          /* another struct arena_family of the same node; 0 = none */
 };

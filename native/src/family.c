@@ -10,7 +10,6 @@
 #define PAGE 4096ul
 #define WINDOW_PAGES 512ul
 #define WINDOW (WINDOW_PAGES * PAGE)
-#define WORTH (64ul << 10)       /* bytes; a holder costs a round trip between livefork and the branch, a fraction of a millisecond */
 #define CANDIDATES 3            /* different contents of one page that are looked at */
 
 #define PRESENT (1ull << 63)
@@ -221,7 +220,7 @@ int families_find(struct world *world, struct error *err)
         struct family *family = &families->list[i];
         if (family->member_count > 1 && find_shared(family, err) < 0)
             return -1;
-        if (family->saved >= WORTH)
+        if (family->saved > 0)
             families->list[kept++] = *family;
     }
     families->count = kept;

@@ -37,6 +37,7 @@ struct family {
     uint64_t saved;             /* bytes that need not be copied, over all members */
     int holder;                 /* tree node; -1 = the family is not held together */
     uint64_t words;             /* struct arena_family */
+    bool embedded;              /* small: its pages lie in the arena, the holder copies them by itself */
 };
 
 struct families {
@@ -50,8 +51,8 @@ int families_find(struct world *world, struct error *err);
 int families_avoid(struct world *world, pid_t restorer, struct error *err);
 /* Choose holders in the fork tree and what each member keeps; from now on runs of memory maps hold only what is left to copy. */
 void families_plan(struct world *world, const struct tree_node *nodes, int node_count);
-/* The batches in which holders map their areas, and in which those that are no members unmap them again. */
-void families_emit(struct plan *plan, struct tree_node *nodes);
+/* The batches in which holders map their areas, and in which those that are no members unmap them again; what small families share. */
+int families_emit(struct plan *plan, struct tree_node *nodes, struct error *err);
 /*
  * In branches under construction: fill the holders, each as soon as it has mapped its areas, in the order in which they are forked. Returns the
  * bytes copied into one branch, or -1 when the source cannot be read.

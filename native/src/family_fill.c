@@ -132,6 +132,8 @@ int64_t families_fill(struct world *world, const struct plan *plan, struct branc
     for (int i = 0; i < world->families->count; i++) {
         struct filler filler = { .world = world, .family = &world->families->list[i], .plan = plan, .branches = branches,
                                  .branch_count = branch_count, .lock = PTHREAD_MUTEX_INITIALIZER };
+        if (filler.family->embedded)
+            continue;
         for (int k = 0; k < branch_count; k++)
             if (!branches[k].err.code)
                 rebuild_await(world, &branches[k], &words_of(plan, &branches[k], filler.family)->mapped, 1, "memory that relatives share",

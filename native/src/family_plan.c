@@ -8,12 +8,14 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #define PAGE 4096ul
 #define ELBOW_ROOM (16ul << 20) /* the restorer's heap may grow, its stack too */
 /* To fork past a page that is no use to the child costs some 25 ns, to copy one 700. */
 #define CARRY_NS 25ul
 #define COPY_NS 700ul
+#define EMBEDDED_MAXIMUM (256ul << 10)
 
 /* ---- places that are taken ---- */
 
@@ -333,6 +335,8 @@ void families_plan(struct world *world, const struct tree_node *nodes, int node_
             continue;
         plan_areas(family);
         clip_held(family);
+        if (family->run_count == 0)
+            continue;
         for (int m = 0; m < family->member_count; m++) {
             struct memory_map *map = family->members[m]->map;
             choose_kept(family, map);
@@ -374,13 +378,36 @@ static uint64_t emit_release(struct plan *plan, const struct family *family)
     return batch_place(&batch);
 }
 
-void families_emit(struct plan *plan, struct tree_node *nodes)
+/* Small families, of shells and their like, need no round trip between branch and livefork. */
+static int embed(struct plan *plan, struct family *family, struct arena_family *held, struct error *err)
+{
+    family->embedded = family->run_count > 0 && held_pages(family) * PAGE <= EMBEDDED_MAXIMUM;
+    if (!family->embedded)
+        return 0;
+    AUTO_FREE struct arena_piece *pieces = must_alloc((size_t)family->run_count * sizeof *pieces);
+    for (int i = 0; i < family->run_count; i++) {
+        const struct held_run *run = &family->runs[i];
+        const struct process *donor = plan->world->processes[run->donor];
+        size_t size = run->end - run->start;
+        pieces[i] = (struct arena_piece){ run->start, plan_reserve(plan, size), size };
+        if (pread(donor->mem, plan_local(plan, pieces[i].data), size, (off_t)run->start) != (ssize_t)size)
+            return fail_errno(err, "%s: cannot read its memory at %lx", process_label(donor), (unsigned long)run->start);
+    }
+    held->pieces = plan_data(plan, pieces, (size_t)family->run_count * sizeof *pieces);
+    held->piece_count = (uint32_t)family->run_count;
+    return 0;
+}
+
+int families_emit(struct plan *plan, struct tree_node *nodes, struct error *err)
 {
     struct families *families = plan->world->families;
     for (int i = 0; i < families->count; i++) {
         struct family *family = &families->list[i];
         struct arena_family held = { .map_batch = emit_areas(plan, family), .release_batch = emit_release(plan, family),
                                      .next = nodes[family->holder].families };
+        if (embed(plan, family, &held, err) < 0)
+            return -1;
         family->words = nodes[family->holder].families = plan_data(plan, &held, sizeof held);
     }
+    return 0;
 }

@@ -109,7 +109,8 @@ int rebuild_compile(struct world *world, struct compiled *compiled, struct error
         return -1;
     struct tree_node *nodes = plan_local(plan, compiled->control->nodes);
     families_plan(world, nodes, (int)compiled->control->array_length);
-    families_emit(plan, nodes);
+    if (families_emit(plan, nodes, err) < 0)
+        return -1;
     compiled->points = must_alloc((size_t)world->process_count * sizeof *compiled->points);
     int status = 0;
     for (int i = 0; i < world->process_count && status == 0; i++) {

@@ -384,11 +384,15 @@ static void hold_families(const struct tree_node *node)
 {
     for (uint64_t at = node->families; at; at = ((struct arena_family *)at)->next) {
         struct arena_family *family = (struct arena_family *)at;
+        const struct arena_piece *pieces = (const struct arena_piece *)family->pieces;
         run_batch(family->map_batch);
+        for (uint32_t i = 0; i < family->piece_count; i++)
+            memcpy((void *)pieces[i].address, (const void *)pieces[i].data, pieces[i].size);
         raise_word(&family->mapped);
     }
     for (uint64_t at = node->families; at; at = ((struct arena_family *)at)->next)
-        await_word(&((struct arena_family *)at)->filled, 1);
+        if (((struct arena_family *)at)->piece_count == 0)
+            await_word(&((struct arena_family *)at)->filled, 1);
 }
 
 static void release_families(const struct tree_node *node)

@@ -18,6 +18,7 @@
 #define SHM_PREFIX "/dev/shm/"
 #define MEMFD_PREFIX "/memfd:"
 #define DELETED " (deleted)"
+#define SHARED_ANONYMOUS_NAME "/dev/zero" DELETED
 
 static bool starts(const char *text, const char *prefix) { return strncmp(text, prefix, strlen(prefix)) == 0; }
 
@@ -115,7 +116,9 @@ static bool is_foreign_shm(const struct world *world, uint64_t device)
 
 struct shared_object *shared_of_description(struct world *world, const struct description *description, struct error *err)
 {
-    if (!S_ISREG(description->st.st_mode) || (!starts(description->link, SHM_PREFIX) && !starts(description->link, MEMFD_PREFIX)))
+    /* Shared anonymous memory can be opened, too, through /proc/PID/map_files. */
+    if (!S_ISREG(description->st.st_mode) || (!starts(description->link, SHM_PREFIX) && !starts(description->link, MEMFD_PREFIX)
+                                              && strcmp(description->link, SHARED_ANONYMOUS_NAME) != 0))
         return NULL;
     uint64_t device = (uint64_t)major(description->st.st_dev) << 32 | minor(description->st.st_dev);
     if (starts(description->link, SHM_PREFIX) && is_foreign_shm(world, device))

@@ -20,6 +20,7 @@ struct shared_object {
     mode_t mode;
     uid_t uid;
     gid_t gid;
+    bool taken;                 /* by the description that takes over the branch's own open file */
     int huge_shift;             /* log2 of the page size of huge pages (huge_pages.c), 0 = ordinary memory */
     int seals;                  /* -1 = sealing is not possible */
     int aux;                    /* auxiliary slot, not for SysV */

@@ -22,7 +22,7 @@
 struct file_data {
     struct shared_object *object;
     struct ghost *ghost;
-    bool itself;                /* takes over the descriptor by which the ghost was made */
+    bool itself;                /* takes over the descriptor by which the ghost or memfd was made */
     char *name;                 /* another one, if the file has lost that by which it was opened */
     const struct mount_world *mounts;   /* where its path leads to it; NULL = the workspace's own mounts */
     bool late;                  /* lies in /proc: can be opened only when the processes exist */
@@ -69,8 +69,12 @@ static int capture(struct world *world, struct description *description, struct 
     data->object = shared_of_description(world, description, err);
     if (err->code)
         return -1;
-    if (data->object)
+    if (data->object) {
+        /* Who made a memfd does not count as one who has it open for writing: it can be executed all the same. */
+        data->itself = data->object->kind == SHARED_MEMFD && !data->object->taken && (description->flags & O_ACCMODE) == O_RDWR;
+        data->object->taken |= data->itself;
         return 0;
+    }
     struct statfs fs;
     if (fstatfs(description->local, &fs) == 0 && fs.f_type == PROC_MAGIC) {
         data->of_dead = rest_of_dead(world, description->link) != NULL;
@@ -131,12 +135,11 @@ static void emit_open(struct batch *batch, const struct description *description
     mounts_leave(batch, mounts);
 }
 
-/* The open file that O_TMPFILE made: only its flags tell that it may be given a name, should the branch be forked. */
+/* The open file that O_TMPFILE or memfd_create made. Only the former's flags tell that it may be given a name, should the branch be forked. */
 static void emit_itself(struct batch *batch, const struct description *description, const char *what)
 {
-    const struct file_data *data = description->data;
     uint64_t slot = SLOT(batch->plan, description);
-    EMIT(batch, what, SYS_dup3, aux_slot(batch->plan->world, data->ghost->aux), slot, O_CLOEXEC);
+    EMIT(batch, what, SYS_dup3, (uint64_t)nameless_at(batch->plan->world, description->data), slot, O_CLOEXEC);
     EMIT(batch, what, SYS_fcntl, slot, F_SETFL, (uint64_t)(description->flags & OPEN_FLAGS));
     EMIT(batch, what, SYS_lseek, slot, 0, SEEK_SET);
 }

@@ -46,6 +46,29 @@ static bool can_be_writable(char *area)
     return can;
 }
 
+/* A memfd that was never opened but only made can be executed although the program holds it writable. */
+static int script(void)
+{
+    static const char text[] = "#!/bin/busybox true\n";
+    int fd = MUST(memfd_create("fidelity-script", 0));
+    MUST((int)write(fd, text, sizeof text - 1));
+    return fd;
+}
+
+static bool runs(int fd)
+{
+    char *arguments[] = { "script", NULL };
+    pid_t child = fidelity_fork();
+    if (child == 0) {
+        syscall(SYS_execveat, fd, "", arguments, arguments + 1, AT_EMPTY_PATH);
+        _exit(errno);
+    }
+    int status;
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    return status == 0;
+}
+
 int main(void)
 {
     int written = object("fidelity-seal-write", MFD_ALLOW_SEALING, 'w'), future = object("fidelity-seal-future", MFD_ALLOW_SEALING, 'f');
@@ -73,6 +96,8 @@ int main(void)
     strcpy(closed_for_ever, "sealed mapping");
     MUST(mprotect(closed_for_ever, SIZE, PROT_READ));
     bool sealed = syscall(SYS_mseal, closed_for_ever, SIZE, 0) == 0;
+    int program = script();
+    bool ran = runs(program);
     struct expected expected[] = {
         expect_unchanged("write-sealed", of_written), expect_unchanged("write-sealed, by a writer", by_writer),
         expect_unchanged("write-sealed, private", private), expect_unchanged("future-sealed, writable", writer),
@@ -94,6 +119,7 @@ int main(void)
     writer[1] = side;
     CHECK(late_reader[1] == side && late_reader[2] == 'f', "the writable mapping of the sealed memfd is not shared");
     ((void (*)(void))executable)();
+    CHECK(runs(program) == ran, "the memfd cannot be executed any more");
     if (knows_noexec) {
         struct stat st;
         MUST(fstat(noexec, &st));
