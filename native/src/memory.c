@@ -65,7 +65,7 @@ static int parse_line(struct process *process, char *line, struct vma *vma, stru
     vma->protection = (mode[0] == 'r' ? PROT_READ : 0) | (mode[1] == 'w' ? PROT_WRITE : 0) | (mode[2] == 'x' ? PROT_EXEC : 0);
     vma->shared = mode[3] == 's';
     vma->kind = kind_of(vma, name);
-    if (*name == '/')
+    if (*name == '/' || vma->kind == VMA_VDSO)
         vma->path = unescape(name);
     if (strncmp(name, HUGE_PAGE_NAME, strlen(HUGE_PAGE_NAME)) == 0)
         vma->huge_shift = (uint8_t)map_file_huge_shift(process, vma);
@@ -152,10 +152,8 @@ int memory_read_map(struct process *process, struct error *err)
         struct vma *vma = &map->vmas[map->vma_count];
         if (parse_line(process, line, vma, err) < 0)
             return -1;
-        if (strstr(line, "[vdso]"))
+        if (vma->kind == VMA_VDSO && strcmp(vma->path, "[vdso]") == 0)
             map->vdso = vma->start;
-        if (strstr(line, "[vvar") && (!map->vvar || vma->start < map->vvar))
-            map->vvar = vma->start;
         map->vma_count++;
     }
     if (read_layout(process, map, err) < 0 || memory_flags_read(process, err) < 0)
@@ -163,7 +161,7 @@ int memory_read_map(struct process *process, struct error *err)
     for (int i = 0; i < map->vma_count; i++)
         if (memory_check_vma(process, &map->vmas[i], err) < 0)
             return -1;
-    if (!map->vdso || !map->vvar)
+    if (!map->vdso)
         return fail(err, "unsupported", "%s has no vdso (it unmapped it, or is not a 64-bit program)", process_label(process));
     return 0;
 }

@@ -11,7 +11,7 @@ enum vma_kind {
     VMA_FILE,
     VMA_HUGE,           /* private and anonymous, of huge pages: huge_pages.c */
     VMA_SHARED_OBJECT,  /* memfd, /dev/shm, shared anonymous, SysV: shared.c */
-    VMA_VDSO,           /* vdso and vvar: made by one arch_prctl */
+    VMA_VDSO,           /* vdso and its data: vdso.c */
     VMA_VSYSCALL,
 };
 
@@ -21,7 +21,7 @@ struct vma {
     bool shared;
     enum vma_kind kind;
     uint64_t device, inode;     /* as /proc prints them; device is major << 32 | minor */
-    char *path;                 /* NULL for anonymous ones; unescaped; " (deleted)" kept */
+    char *path;                 /* NULL for anonymous ones; "[vdso]", "[vvar]" …; unescaped; " (deleted)" kept */
     struct shared_object *object;
     struct file_opening *opening;
     bool by_userfaultfd;        /* filled with UFFDIO_COPY (process_batch.c) */
@@ -43,7 +43,7 @@ struct page_run {
 struct memory_map {
     struct vma *vmas;
     int vma_count;
-    uint64_t vdso, vvar;        /* start of [vdso]; start of the first [vvar…] */
+    uint64_t vdso;              /* start of [vdso] */
     uint64_t start_code, end_code, start_data, end_data, start_brk, brk, start_stack;
     uint64_t arg_start, arg_end, env_start, env_end;
     char auxv[1024];

@@ -3,6 +3,7 @@
 #include "parts/parts.h"
 #include "rebuild.h"
 #include "shared.h"
+#include "vdso.h"
 
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -14,7 +15,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define ARCH_MAP_VDSO_64 0x2003
 #define KEYS 16
 #ifndef MAP_DROPPABLE
 #define MAP_DROPPABLE 0x08
@@ -306,7 +306,8 @@ int memory_emit_maps(struct batch *batch, const struct process *process, const c
     const struct memory_map *map = context.map;
     emit_clearance(&context);
     emit_inheritance(&context);
-    EMIT(batch, context.label, SYS_arch_prctl, ARCH_MAP_VDSO_64, map->vvar);
+    if (vdso_emit(batch, process, label, err) < 0)
+        return -1;
     int reserved = execute_only_key(map);
     emit_keys(&context, reserved);
     for (int i = 0; i < map->vma_count; i++)
