@@ -265,6 +265,20 @@ static int add_seals(const struct branch *branch, const struct shared_object *ob
     return 0;
 }
 
+/*
+ * The open file that a process of the branch takes over must stay as memfd_create made it, its offset too. What it is filled by is another one, which
+ * counts as a writer: shared_finish closes it.
+ */
+static int give_object(struct world *world, struct branch *branch, const struct shared_object *object, struct error *err)
+{
+    int *own = &branch->objects[object->index], given = *own;
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", given);
+    *own = object->taken ? open(path, O_RDWR | O_CLOEXEC) : fcntl(given, F_DUPFD_CLOEXEC, 0);
+    branch_give(branch, aux_slot(world, object->aux), given);
+    return *own < 0 ? fail_errno(err, "cannot open the shared memory %s again", object->name) : 0;
+}
+
 int shared_make(struct world *world, struct branch *branch, struct error *err)
 {
     struct shared_objects *all = shared_objects(world);
@@ -280,12 +294,10 @@ int shared_make(struct world *world, struct branch *branch, struct error *err)
             continue;
         if (make_object(branch, object, err) < 0)
             return -1;
+        if (give_object(world, branch, object, err) < 0)
+            return -1;
         if (shared_filled_early(object) && (shared_fill(world, branch, i, err) < 0 || add_seals(branch, object, err) < 0))
             return -1;
-        int copy = fcntl(branch->objects[i], F_DUPFD_CLOEXEC, 0);
-        if (copy < 0)
-            return fail_errno(err, "cannot duplicate a descriptor");
-        branch_give(branch, aux_slot(world, object->aux), copy);
     }
     return sysv_make(world, branch, err);
 }
@@ -310,6 +322,8 @@ int shared_finish(struct world *world, struct branch *branch, struct error *err)
         if (object->kind == SHARED_MEMFD && object->seals > 0 && object->seals != F_SEAL_SEAL && !shared_filled_early(object)
             && add_seals(branch, object, err) < 0)
             return -1;
+        if (object->kind != SHARED_SYSV)
+            close_fd(&branch->objects[i]);
     }
     return sysv_finish(world, branch, err);
 }

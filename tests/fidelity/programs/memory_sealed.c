@@ -119,6 +119,7 @@ int main(void)
     writer[1] = side;
     CHECK(late_reader[1] == side && late_reader[2] == 'f', "the writable mapping of the sealed memfd is not shared");
     ((void (*)(void))executable)();
+    CHECK(lseek(program, 0, SEEK_CUR) == 20, "the offset of the executed memfd is %ld", (long)lseek(program, 0, SEEK_CUR));
     CHECK(runs(program) == ran, "the memfd cannot be executed any more");
     if (knows_noexec) {
         struct stat st;
