@@ -17,23 +17,58 @@
 #define COPY_NS 700ul
 #define EMBEDDED_MAXIMUM (256ul << 10)
 
+/* Does one of the ranges, which are sorted and apart, meet [start, end)? */
+static bool meets(const struct range *ranges, int count, uint64_t start, uint64_t end)
+{
+    int low = 0, high = count;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (ranges[middle].end <= start)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < count && ranges[low].start < end;
+}
+
 /* ---- places that are taken ---- */
 
 static struct range *taken;
 static int taken_count;
+static bool taken_in_order;
 
 static void take(uint64_t start, uint64_t end)
 {
     taken = must_grow(taken, (size_t)(taken_count + 1) * sizeof *taken);
     taken[taken_count++] = (struct range){ start, end };
+    taken_in_order = false;
+}
+
+static int compare_ranges(const void *a, const void *b)
+{
+    const struct range *x = a, *y = b;
+    return x->start < y->start ? -1 : x->start > y->start;
+}
+
+static void put_in_order(void)
+{
+    int kept = 0;
+    qsort(taken, (size_t)taken_count, sizeof *taken, compare_ranges);
+    for (int i = 0; i < taken_count; i++) {
+        if (kept && taken[i].start <= taken[kept - 1].end)
+            taken[kept - 1].end = taken[i].end > taken[kept - 1].end ? taken[i].end : taken[kept - 1].end;
+        else
+            taken[kept++] = taken[i];
+    }
+    taken_count = kept;
+    taken_in_order = true;
 }
 
 static bool is_taken(uint64_t start, uint64_t end)
 {
-    for (int i = 0; i < taken_count; i++)
-        if (taken[i].start < end && start < taken[i].end)
-            return true;
-    return false;
+    if (!taken_in_order)
+        put_in_order();
+    return meets(taken, taken_count, start, end);
 }
 
 int families_avoid(struct world *world, pid_t restorer, struct error *err)
@@ -156,20 +191,6 @@ static int compare_areas(const void *a, const void *b)
 {
     const struct area *x = a, *y = b;
     return x->start < y->start ? -1 : x->start > y->start;
-}
-
-/* Does one of the ranges (sorted) meet [start, end)? */
-static bool meets(const struct range *ranges, int count, uint64_t start, uint64_t end)
-{
-    int low = 0, high = count;
-    while (low < high) {
-        int middle = (low + high) / 2;
-        if (ranges[middle].end <= start)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < count && ranges[low].start < end;
 }
 
 /* Overlapping mappings of the same kind become one area; of different kinds the first stands. */
