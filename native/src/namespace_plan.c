@@ -144,7 +144,8 @@ bool nest_before_parent(const struct process *child)
         return true;
     for (int kind = NAMESPACE_MNT; kind < NAMESPACE_KINDS; kind++) {
         const struct namespace *theirs = child->namespaces[kind];
-        if (theirs != parent->namespaces[kind] && !namespace_contains(user, theirs->owner ? theirs->owner : child->world->namespaces->list[NAMESPACE_USER]))
+        const struct namespace *owner = theirs->owner ? theirs->owner : child->world->namespaces->list[NAMESPACE_USER];
+        if (theirs != parent->namespaces[kind] && !namespace_contains(user, owner))
             return true;
     }
     return false;

@@ -80,7 +80,8 @@ static struct namespace *add(struct world *world, enum namespace_kind kind, uint
 {
     struct namespaces *all = world->namespaces;
     struct namespace *namespace = must_alloc(sizeof *namespace);
-    *namespace = (struct namespace){ .index = all->count, .kind = kind, .inode = inode, .local = -1, .aux = -1, .nested = all->count >= NAMESPACE_KINDS };
+    *namespace = (struct namespace){ .index = all->count, .kind = kind, .inode = inode, .local = -1, .aux = -1,
+                                     .nested = all->count >= NAMESPACE_KINDS };
     all->list = must_grow(all->list, (size_t)(all->count + 1) * sizeof *all->list);
     all->list[all->count++] = namespace;
     all->nested |= namespace->nested;
@@ -346,8 +347,8 @@ static int check_depth(const struct world *world, struct error *err)
     for (int i = 0; i < world->namespaces->count; i++) {
         const struct namespace *namespace = world->namespaces->list[i];
         if (namespace->level >= MAX_PID_LEVELS)
-            return fail(err, "unsupported", "%s lives %d %s namespaces deep; at most %d can be forked", process_label(namespace->member ? namespace->member : world->processes[0]),
-                        namespace->level, kinds[namespace->kind].name, MAX_PID_LEVELS - 1);
+            return fail(err, "unsupported", "%s lives %d %s namespaces deep; at most %d can be forked",
+                        process_label(namespace->member ? namespace->member : world->processes[0]), namespace->level, kinds[namespace->kind].name, MAX_PID_LEVELS - 1);
     }
     return 0;
 }

@@ -1,7 +1,7 @@
 /*
  * Namespaces. A branch's container brings the workspace's own ones along (list[0 .. NAMESPACE_KINDS - 1], by kind). Those that programs made
- * inside ("nested") are made again in the branch by one of the processes that live in them, at the moment when it enters the user namespace
- * that owns them; all others that share it join. While a branch is built each is open at aux_slot(world, namespace->aux), for setns.
+ * inside ("nested") are made again before anything else in the branch, each by a short-lived helper in the user namespace that owns it; a pid
+ * namespace by the fork of its first process. While a branch is built each is open at aux_slot(world, namespace->aux), for setns.
  *
  * A namespace that nobody lives in but that has a descendant, or that a descriptor or a bind mount holds, is in the list too.
  */
@@ -37,7 +37,6 @@ struct namespace {
     struct namespace *parent;   /* user and pid namespaces; NULL for the workspace's own */
     struct namespace *owner;    /* the user namespace that owns it (of a user namespace: its parent); NULL for the workspace's own */
     struct process *member;     /* the first process in it; NULL = nobody */
-    struct process *maker;      /* who makes it in a branch */
     int member_count;
     int aux;                    /* slot of its descriptor in a branch under construction */
     /* user namespaces */
@@ -82,8 +81,8 @@ bool namespace_contains(const struct namespace *ancestor, const struct namespace
 bool namespace_id_inside(const struct namespace *user, bool group, uint32_t host, uint32_t *inside);
 
 /*
- * Run once, right after the namespace was made, by the process that made it, which then is in it and in its owner with all capabilities: for
- * what lies in the namespace (a host name, mounts). The descriptor table is shared, the root directory is not changed yet.
+ * Run once, right after the namespace was made, by the helper that made it, which is in it and in its owner with all capabilities: for what
+ * lies in the namespace (a host name, mounts). The descriptor table is shared, the root directory is not changed yet.
  */
 struct batch *plan_namespace(struct plan *plan, const struct namespace *namespace);
 

@@ -402,23 +402,6 @@ static void release_families(const struct tree_node *node)
             run_batch(((struct arena_family *)at)->release_batch);
 }
 
-static int pid_namespace_of(const struct tree_node *node)
-{
-    return node->nest ? ((const struct arena_nest *)node->nest)->namespaces[NEST_PID] : 0;
-}
-
-/*
- * The holders of leaderless groups were handed to the first process of their pid namespace when the step that forked them ended; zombies of the
- * source stay. A child subreaper is handed them, too.
- */
-static void reap_group_holders(const struct tree_node *first)
-{
-    int gets_some = first->pid == 1 || first->adopts;
-    for (uint32_t i = 0; gets_some && i < control->array_length; i++)
-        if (nodes[i].kind == NODE_GROUP && pid_namespace_of(&nodes[i]) == pid_namespace_of(first))
-            waitpid(nodes[i].pid, NULL, __WALL);
-}
-
 static void become_node(int index)
 {
     struct tree_node *node = &nodes[index];

@@ -26,6 +26,8 @@ void nest_fork(int index, void (*run)(int));
 void nest_enter(int index);
 /* Once its children are forked. */
 void nest_finish(int index);
+/* What held a process group until everybody is in it, if `first` is the first process of a pid namespace. */
+void reap_group_holders(const struct tree_node *first);
 /* Every clone is done: from here on processes go by tickets. */
 void nest_tickets(void);
 

@@ -80,8 +80,8 @@ static int exit_signal_of_next = SIGCHLD;
 
 static long clone3_with(const int32_t *pids, int count, uint64_t flags)
 {
-    struct clone_args args = { .flags = flags, .exit_signal = flags & CLONE_PARENT ? 0 : (uint64_t)exit_signal_of_next, .set_tid = count ? (uint64_t)pids : 0,
-                               .set_tid_size = (uint64_t)count };
+    struct clone_args args = { .flags = flags, .exit_signal = flags & CLONE_PARENT ? 0 : (uint64_t)exit_signal_of_next,
+                               .set_tid = count ? (uint64_t)pids : 0, .set_tid_size = (uint64_t)count };
     return syscall(SYS_clone3, &args, sizeof args);
 }
 
@@ -117,7 +117,9 @@ static long clone_numbered(int namespace, const int32_t *pids, int count, uint64
 
 static const char *link_of(int kind)
 {
-    static const char *const links[ARENA_NAMESPACE_KINDS] = { "self/ns/user", "self/ns/pid", "self/ns/mnt", "self/ns/net", "self/ns/ipc", "self/ns/uts" };
+    static const char *const links[ARENA_NAMESPACE_KINDS] = {
+        "self/ns/user", "self/ns/pid", "self/ns/mnt", "self/ns/net", "self/ns/ipc", "self/ns/uts",
+    };
     return links[kind];
 }
 
@@ -389,6 +391,23 @@ void nest_begin(void)
                 begin((int)i);
         }
     }
+}
+
+static int pid_namespace_of(const struct tree_node *node)
+{
+    return node->nest ? ((const struct arena_nest *)node->nest)->namespaces[NEST_PID] : 0;
+}
+
+/*
+ * The holders of leaderless groups were handed to the first process of their pid namespace when the step that forked them ended; zombies of the
+ * source stay. A child subreaper is handed them, too.
+ */
+void reap_group_holders(const struct tree_node *first)
+{
+    int gets_some = first->pid == 1 || first->adopts;
+    for (uint32_t i = 0; gets_some && i < control->array_length; i++)
+        if (nodes[i].kind == NODE_GROUP && pid_namespace_of(&nodes[i]) == pid_namespace_of(first))
+            waitpid(nodes[i].pid, NULL, __WALL);
 }
 
 void nest_tickets(void)

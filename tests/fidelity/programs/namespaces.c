@@ -1,6 +1,6 @@
 /*
- * Nested user, pid, net, IPC and UTS namespaces, two levels deep: a browser's way (a user without privileges makes user, pid and net namespaces in one
- * clone, and a further pid namespace for each child) and root's way (unshare, fork, and the same again inside). Every member looks at itself
+ * Nested user, pid, net, IPC and UTS namespaces, two levels deep: a browser's way (a user without privileges makes user, pid and net namespaces in
+ * one clone, and a further pid namespace for each child) and root's way (unshare, fork, and the same again inside). Every member looks at itself
  * before and after; main compares who shares which namespace with whom.
  */
 #include "fidelity.h"

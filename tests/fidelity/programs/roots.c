@@ -1,7 +1,7 @@
 /*
- * Root directories: an ordinary chroot, one whose directory was removed, and a browser's, which is a directory in /proc of a helper that has ended, by way
- * of the working directory and root that both share. Also pid namespaces without a mount namespace: one whose first process adopts and buries, one that
- * nobody was born in yet, and one in which nobody can be any more.
+ * Root directories: an ordinary chroot, one whose directory was removed, and a browser's, which is a directory in /proc of a helper that has ended,
+ * by way of the working directory and root that both share. Also pid namespaces without a mount namespace: one whose first process adopts and
+ * buries, one that nobody was born in yet, and one in which nobody can be any more.
  */
 #include "fidelity.h"
 
