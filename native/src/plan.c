@@ -87,7 +87,8 @@ void emit_time_left(struct batch *batch, uint64_t cell, struct timespec left, co
         EMIT(batch, what, OP_TIME_LEFT, cell, (uint64_t)(nanoseconds + nanoseconds_of(captured)), unit);
 }
 
-void emit_period_left(struct batch *batch, uint64_t cell, const struct itimerspec *spec, const struct timespec *captured, uint64_t missed, const char *what)
+void emit_period_left(struct batch *batch, uint64_t cell, const struct itimerspec *spec, const struct timespec *captured, uint64_t missed,
+                      const char *what)
 {
     int64_t nanoseconds = nanoseconds_of(&spec->it_value), period = nanoseconds_of(&spec->it_interval);
     if (nanoseconds >= 0)

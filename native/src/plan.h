@@ -73,7 +73,8 @@ uint64_t emit_result_cell(struct batch *batch);
  */
 void emit_time_left(struct batch *batch, uint64_t cell, struct timespec left, const struct timespec *captured, uint64_t unit, const char *what);
 /* The same for something periodic: ends of periods that have passed are added to the 64 bits at `missed`, and the next is waited for. */
-void emit_period_left(struct batch *batch, uint64_t cell, const struct itimerspec *spec, const struct timespec *captured, uint64_t missed, const char *what);
+void emit_period_left(struct batch *batch, uint64_t cell, const struct itimerspec *spec, const struct timespec *captured, uint64_t missed,
+                      const char *what);
 
 /* ---- descriptors ---- */
 #define SLOT(plan, description) ((uint64_t)((plan)->world->slot_base + (description)->index))

@@ -58,7 +58,7 @@ static int read_status(struct process *process, struct error *err)
 }
 
 /* Field `number` of /proc/PID/stat, counted as proc(5) does from 1; what is behind the name, which may hold anything. */
-static long stat_field(const char *text, int number)
+long tasks_stat_field(const char *text, int number)
 {
     const char *at = strrchr(text, ')');
     for (int field = 2; at && field < number; field++)
@@ -84,8 +84,8 @@ static int read_zombie(struct process *process, struct error *err)
     AUTO_FREE char *status = proc_read(err, 1 << 16, NULL, "/proc/%d/status", process->pid);
     if (!text || !status)
         return -1;
-    process->exit_code = (int)stat_field(text, STAT_EXIT_CODE);
-    process->exit_signal = (int)stat_field(text, STAT_EXIT_SIGNAL);
+    process->exit_code = (int)tasks_stat_field(text, STAT_EXIT_CODE);
+    process->exit_signal = (int)tasks_stat_field(text, STAT_EXIT_SIGNAL);
     const char *uid = proc_field(status, "Uid");
     process->zombie_uid = uid ? (uint32_t)strtoul(uid, NULL, 10) : 0;
     return read_name(process->pid, process->zombie_name, sizeof process->zombie_name, err);
@@ -96,7 +96,7 @@ static int read_ended_leader(struct process *process, struct error *err)
     AUTO_FREE char *text = proc_read(err, 1 << 16, NULL, "/proc/%d/stat", process->group_leader);
     if (!text)
         return -1;
-    process->leader_exit_code = (int)stat_field(text, STAT_EXIT_CODE);
+    process->leader_exit_code = (int)tasks_stat_field(text, STAT_EXIT_CODE);
     return read_name(process->group_leader, process->leader_name, sizeof process->leader_name, err);
 }
 
@@ -113,7 +113,7 @@ void tasks_note_exit_signal(pid_t pid)
 {
     struct error ignored = { 0 };
     AUTO_FREE char *text = proc_read(&ignored, 1 << 16, NULL, "/proc/%d/stat", pid);
-    if (!text || stat_field(text, STAT_EXIT_SIGNAL) == SIGCHLD)
+    if (!text || tasks_stat_field(text, STAT_EXIT_SIGNAL) == SIGCHLD)
         return;
     unusual = must_grow(unusual, (size_t)(unusual_count + 1) * sizeof *unusual);
     unusual[unusual_count++] = pid;
@@ -128,7 +128,7 @@ static int read_exit_signal(struct process *process, struct error *err)
         AUTO_FREE char *text = proc_read(err, 1 << 16, NULL, "/proc/%d/stat", process->group_leader);
         if (!text)
             return -1;
-        process->exit_signal = (int)stat_field(text, STAT_EXIT_SIGNAL);
+        process->exit_signal = (int)tasks_stat_field(text, STAT_EXIT_SIGNAL);
     }
     return 0;
 }

@@ -9,6 +9,8 @@
 int tasks_read(struct world *world, struct error *err);
 /* Before the freeze: look whether this process's parent gets something else than SIGCHLD at its end. */
 void tasks_note_exit_signal(pid_t pid);
+/* Field `number` of the text of /proc/PID/stat, counted as proc(5) does from 1; 0 = it is not there. */
+long tasks_stat_field(const char *text, int number);
 /* The core's own questions: thread id, clear_tid address, close-on-exec flags. */
 extern const struct part part_core;
 
