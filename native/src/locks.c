@@ -54,7 +54,7 @@ static bool parse_lock(const char *text, struct file_lock *lock)
     lock->breaking = strcmp(mode, "BREAKING") == 0;
     lock->to_nothing = strcmp(access, "UNLCK") == 0;
     lock->start = start;
-    lock->length = strcmp(end, "EOF") == 0 ? 0 : atoll(end) - start + 1;
+    lock->length = strcmp(end, "EOF") == 0 ? 0 : (long long)(strtoull(end, NULL, 10) - (unsigned long long)start + 1);
     return true;
 }
 

@@ -106,7 +106,7 @@ static int read_layout(struct process *process, struct memory_map *map, struct e
         return -1;
     /* Fields are counted from behind the command, which may hold any text. */
     char *rest = strrchr(text, ')');
-    if (!rest)
+    if (!rest || strlen(rest) < 4)
         return fail(err, "internal", "%s: no command in its stat", process_label(process));
     uint64_t field[53] = { 0 };
     rest += 4;                  /* ") S " */

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/kcmp.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +62,7 @@ static int capture(struct world *world, struct description *description, struct 
         unsigned long long user;
         long long position;
         if (sscanf(line, "tfd: %d events: %x data: %llx pos:%lld ino:%lx", &entry.number, &entry.events, &user, &position, &entry.inode) != 5
-            || entry.number < 0)
+            || entry.number < 0 || entry.number >= INT_MAX)
             return fail(err, "internal", "%s: an entry of it cannot be read: %.60s", description_label(description), line);
         entry.data = user;
         data->entries = must_grow(data->entries, (size_t)(data->count + 1) * sizeof entry);

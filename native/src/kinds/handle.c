@@ -37,8 +37,8 @@ static int parse_hex(const char *text, unsigned char *bytes, unsigned limit)
 
 int handle_parse(const char *line, struct handle *handle)
 {
-    const char *text = strstr(line, "f_handle:");
-    if (!text || sscanf(strstr(line, "fhandle-bytes:"), "fhandle-bytes:%x fhandle-type:%x", &handle->size, (unsigned *)&handle->type) != 2)
+    const char *text = strstr(line, "f_handle:"), *sizes = strstr(line, "fhandle-bytes:");
+    if (!text || !sizes || sscanf(sizes, "fhandle-bytes:%x fhandle-type:%x", &handle->size, (unsigned *)&handle->type) != 2)
         return -1;
     if (handle->size > sizeof handle->bytes)
         return -1;

@@ -11,6 +11,8 @@ static bool parse_address(union inet_address *address, int domain, const char *d
 {
     uint32_t words[4];
     int count = domain == AF_INET ? 1 : 4, nothing = 1;
+    if (strspn(digits, "0123456789ABCDEFabcdef") < (size_t)count * 8)
+        return false;
     for (int i = 0; i < count; i++) {
         if (sscanf(digits + i * 8, "%8x", &words[i]) != 1)
             return false;

@@ -87,6 +87,13 @@ void seccomp_emit_privileged(struct batch *batch, const struct thread *thread);
 /* Priorities that a workspace's root may not set are set by livefork, on the branch's thread with this host id. */
 int attributes_finish(const struct thread *thread, pid_t tid, struct error *err);
 
+
+/* Register for memory barriers again. */
+void membarrier_emit(struct batch *batch, const struct process *process);
+
+/* The text of /proc/PID/timers. */
+int timers_parse(const struct process *process, const char *text, struct process_state *state, struct error *err);
+
 /* process->state, made when it is first needed. */
 struct process_state *process_state(struct process *process);
 

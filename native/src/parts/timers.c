@@ -132,7 +132,7 @@ static const clockid_t steady_clocks[STEADY_CLOCKS] = { CLOCK_MONOTONIC, CLOCK_B
  *     notify: signal/pid.2634
  *     ClockID: 0
  */
-static int parse_timers(const struct process *process, const char *text, struct process_state *state, struct error *err)
+int timers_parse(const struct process *process, const char *text, struct process_state *state, struct error *err)
 {
     for (const char *at = strstr(text, "ID: "); at && *at; at = strstr(at + 1, "\nID: ")) {
         struct posix_timer timer = { 0 };
@@ -162,7 +162,7 @@ static int posix_ask(struct query *query, void **memo, struct error *err)
     AUTO_FREE char *text = proc_read(err, PROC_LIMIT, NULL, "/proc/%d/timers", process->pid);
     if (!text)
         return -1;
-    if (parse_timers(process, text, state, err) < 0)
+    if (timers_parse(process, text, state, err) < 0)
         return -1;
     struct posix_memo *mine = *memo = must_alloc(sizeof *mine);
     mine->specs = query_reserve(query, (size_t)state->timer_count * sizeof(struct itimerspec));
