@@ -354,19 +354,30 @@ def _find_account(workspace: Workspace, user: str) -> _Account:
         passwd, group = _table(root, "/etc/passwd"), _table(root, "/etc/group")
     finally:
         os.close(root)
-    name, _, wanted_gid = user.partition(":")
+    name, _, wanted = user.partition(":")
+    wanted_gid = _id(wanted)
     for row in passwd:
-        if len(row) >= 6 and name in (row[0], row[2]) and row[2].isdecimal() and row[3].isdecimal():
-            gid = int(row[3])
-            groups = [int(line[2]) for line in group if len(line) >= 4 and line[2].isdecimal() and row[0] in line[3].split(",")]
-            if wanted_gid.isdecimal():
-                gid = int(wanted_gid)
-            return _Account(int(row[2]), gid, row[0], row[5] or "/", groups)
+        if len(row) < 6 or name not in (row[0], row[2]):
+            continue
+        uid, gid = _id(row[2]), _id(row[3])
+        if uid is None or gid is None:
+            continue
+        lines = (line for line in group if len(line) >= 4 and row[0] in line[3].split(","))
+        groups = [number for number in (_id(line[2]) for line in lines) if number is not None]
+        return _Account(uid, gid if wanted_gid is None else wanted_gid, row[0], row[5] or "/", groups)
     if name in ("root", "0"):
-        return _Account(0, int(wanted_gid) if wanted_gid.isdecimal() else 0, "root", "/root", [])
-    if name.isdecimal() and int(name) < 1 << 31:
-        return _Account(int(name), int(wanted_gid) if wanted_gid.isdecimal() else int(name), name, "/", [])
-    raise BadRequest(f"no user {name!r} in the workspace; its /etc/passwd lists them")
+        return _Account(0, wanted_gid or 0, "root", "/root", [])
+    uid = _id(name)
+    if uid is not None:
+        return _Account(uid, uid if wanted_gid is None else wanted_gid, name, "/", [])
+    raise BadRequest(f"no user {name[:80]!r} in the workspace; its /etc/passwd lists them")
+
+
+def _id(text: str) -> int | None:
+    """A user's or group's number as a workspace may write it; None for anything else, as -1, which means nobody, is."""
+    if not text.isascii() or not text.isdecimal() or len(text) > 10 or int(text) >= (1 << 32) - 1:
+        return None
+    return int(text)
 
 
 def _table(root: int, path: str) -> list[list[str]]:

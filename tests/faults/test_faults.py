@@ -1,6 +1,6 @@
 """The fault injection lane (lane.py): every phase, and as many system calls as fit into a budget of time.
 
-`TCLONE_FAULTS_SECONDS` is that budget (default 40), `TCLONE_FAULTS_SEED` repeats a run, `TCLONE_FAULTS_EXHAUSTIVE=1` tries every system call
+`TCLONE_FAULTS_SECONDS` is that budget (default 20), `TCLONE_FAULTS_SEED` repeats a run, `TCLONE_FAULTS_EXHAUSTIVE=1` tries every system call
 once, which takes hours.
 """
 
@@ -19,7 +19,7 @@ from tests.faults import lane, state
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
-_SECONDS = float(os.environ.get("TCLONE_FAULTS_SECONDS", "40"))
+_SECONDS = float(os.environ.get("TCLONE_FAULTS_SECONDS", "20"))
 _SEED = int(os.environ.get("TCLONE_FAULTS_SEED", str(random.SystemRandom().randrange(1 << 32))))
 _EXHAUSTIVE = os.environ.get("TCLONE_FAULTS_EXHAUSTIVE") == "1"
 _TIMEOUT = 24 * 3600 if _EXHAUSTIVE else _SECONDS + 240
