@@ -184,6 +184,14 @@ def _check_port(port: object) -> None:
         raise BadRequest(f"port {_shown(port)} is not a number from 1 to 65535")
 
 
+def _can_be_passed(text: str) -> bool:
+    """Can a program get it as bytes? JSON can spell half a character ("\\ud800"), and anything but a NUL byte."""
+    try:
+        return b"\0" not in text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return False
+
+
 def check_env(env: object) -> dict[str, str]:
     """Environment variables: valid names, no NUL, at most 128 KiB in all."""
     if env is None:
@@ -194,8 +202,8 @@ def check_env(env: object) -> dict[str, str]:
     for key, value in env.items():
         if not _ENV_NAME.fullmatch(key):
             raise BadRequest(f"{_shown(key)} is not a name of an environment variable")
-        if not isinstance(value, str) or "\0" in value:
-            raise BadRequest(f"the value of {key} must be a string without NUL")
+        if not isinstance(value, str) or not _can_be_passed(value):
+            raise BadRequest(f"the value of {key} must be a string of whole characters without NUL")
         size += len(key) + len(value.encode(errors="surrogateescape")) + 2
     if size > _MAX_ENV_BYTES:
         raise BadRequest(f"env has {size} bytes; at most {_MAX_ENV_BYTES} fit")
@@ -206,8 +214,8 @@ def check_argv(argv: object, what: str = "argv") -> list[str]:
     """A command: a non-empty list of strings without NUL, at most 1 MiB."""
     if not isinstance(argv, list) or not argv or not all(isinstance(part, str) for part in argv):
         raise BadRequest(f"{what} must be a non-empty list of strings")
-    if any("\0" in part for part in argv) or not argv[0]:
-        raise BadRequest(f"{what} must have a program name and no NUL")
+    if not all(_can_be_passed(part) for part in argv) or not argv[0]:
+        raise BadRequest(f"{what} must have a program name, whole characters and no NUL")
     if sum(len(part) for part in argv) > 1 << 20:
         raise BadRequest(f"{what} is longer than 1 MiB")
     return list(argv)

@@ -71,7 +71,9 @@ def _fd_request(data: bytes) -> None:
 def _launch(data: bytes) -> None:
     body = _json_object(data)
     if body is not None:
-        api._launch_of(body)
+        launch = api._launch_of(body)
+        for text in [*launch.env.values(), *(launch.command or [])]:
+            assert b"\0" not in os.fsencode(text)
 
 
 def _fork(data: bytes) -> None:
