@@ -18,13 +18,18 @@
 
 /* ---- the kernel's types ---- */
 
+/* Types are stored one after the other and differ in size; where every 64th stands is remembered. */
+#define MARK_EVERY 64
+
 struct types {
-    char *image;
+    const char *image;
     size_t size;
+    bool mapped;
+    const char *at, *end;           /* the types, by id from 1 */
     const char *strings;
     uint32_t strings_size;
-    const struct btf_type **list;   /* by id, from 1 */
-    uint32_t count;
+    const char **marks;
+    uint32_t count;                 /* of types passed so far */
 };
 
 /* What follows a struct btf_type, by its kind; newer kinds end the reading. */
@@ -43,21 +48,48 @@ static bool tail_size(const struct btf_type *type, size_t *size)
     }
 }
 
+static int read_image(struct types *types, int fd)
+{
+    char *image = malloc(types->size);
+    types->image = image;
+    for (size_t used = 0; image && used < types->size;) {
+        ssize_t got = read(fd, image + used, types->size - used);
+        if (got <= 0)
+            return -1;
+        used += (size_t)got;
+    }
+    return image ? 0 : -1;
+}
+
+/* Mapping it (Linux 6.16) saves a copy of 5 MB into new pages, 6 ms of CPU time in a new process. */
 static int load_image(struct types *types)
 {
     AUTO_CLOSE int fd = open(BTF_PATH, O_RDONLY | O_CLOEXEC);
     struct stat st;
     if (fd < 0 || fstat(fd, &st) < 0 || st.st_size <= 0)
         return -1;
-    types->image = malloc((size_t)st.st_size);
-    for (ssize_t got; types->image && types->size < (size_t)st.st_size; types->size += (size_t)got)
-        if ((got = read(fd, types->image + types->size, (size_t)st.st_size - types->size)) <= 0)
-            return -1;
-    return types->image ? 0 : -1;
+    types->size = (size_t)st.st_size;
+    void *image = mmap(NULL, types->size, PROT_READ, MAP_PRIVATE, fd, 0);
+    types->mapped = image != MAP_FAILED;
+    if (!types->mapped)
+        return read_image(types, fd);
+    types->image = image;
+    return 0;
 }
 
-static int index_types(struct types *types)
+static void unload_image(struct types *types)
 {
+    free(types->marks);
+    if (types->mapped)
+        munmap((void *)types->image, types->size);
+    else
+        free((void *)types->image);
+}
+
+static int open_types(struct types *types)
+{
+    if (load_image(types) < 0)
+        return -1;
     const struct btf_header *header = (const void *)types->image;
     if (types->size < sizeof *header || header->magic != BTF_MAGIC
         || (uint64_t)header->hdr_len + header->type_off + header->type_len > types->size
@@ -65,55 +97,91 @@ static int index_types(struct types *types)
         return -1;
     types->strings = types->image + header->hdr_len + header->str_off;
     types->strings_size = header->str_len;
-    const char *at = types->image + header->hdr_len + header->type_off, *end = at + header->type_len;
-    types->list = malloc((header->type_len / sizeof(struct btf_type) + 2) * sizeof *types->list);
-    if (!types->list)
+    types->at = types->image + header->hdr_len + header->type_off;
+    types->end = types->at + header->type_len;
+    types->marks = malloc((header->type_len / sizeof(struct btf_type) / MARK_EVERY + 2) * sizeof *types->marks);
+    if (!types->marks || types->strings_size == 0 || types->strings[types->strings_size - 1] != 0)
         return -1;
+    return 0;
+}
+
+/* The type at `*at`, which moves behind it; NULL at the end, or where something is not understood. */
+static const struct btf_type *next_type(const struct types *types, const char **at)
+{
+    const struct btf_type *type = (const void *)*at;
     size_t tail;
-    for (types->count = 1; at + sizeof(struct btf_type) <= end; types->count++) {
-        const struct btf_type *type = types->list[types->count] = (const void *)at;
-        if (!tail_size(type, &tail) || at + sizeof *type + tail > end)
-            return -1;
-        at += sizeof *type + tail;
-    }
-    return 0;
+    if (*at + sizeof *type > types->end || !tail_size(type, &tail) || *at + sizeof *type + tail > types->end)
+        return NULL;
+    *at += sizeof *type + tail;
+    return type;
 }
 
-/* Each text is there once, so types can be found by comparing its offset. Returns 0 (the empty text) if it is not there. */
-static uint32_t string_offset(const struct types *types, const char *text)
+/* Go on by one type, whose id is then types->count. */
+static const struct btf_type *pass_type(struct types *types)
 {
-    size_t length = strlen(text) + 1;
-    const char *at = types->strings, *end = types->strings + types->strings_size;
-    while ((at = memmem(at, (size_t)(end - at), text, length))) {
-        if (at > types->strings && at[-1] == 0)
-            return (uint32_t)(at - types->strings);
-        at++;
-    }
-    return 0;
+    const char *here = types->at;
+    const struct btf_type *type = next_type(types, &types->at);
+    if (!type)
+        return NULL;
+    types->count++;
+    if (types->count % MARK_EVERY == 1)
+        types->marks[(types->count - 1) / MARK_EVERY] = here;
+    return type;
 }
 
-static uint32_t find_type(const struct types *types, uint32_t kind, const char *name)
+static bool is_named(const struct types *types, uint32_t name_offset, const char *name)
 {
-    uint32_t offset = string_offset(types, name);
-    for (uint32_t id = 1; offset && id < types->count; id++)
-        if (types->list[id]->name_off == offset && BTF_INFO_KIND(types->list[id]->info) == kind)
-            return id;
-    return 0;
+    return name_offset < types->strings_size && strcmp(types->strings + name_offset, name) == 0;
+}
+
+struct wanted {
+    uint32_t kind;
+    const char *name;
+    uint32_t id;                    /* 0: not found */
+};
+
+/* One walk until all are found: 64 000 types of Linux 6.18, half a millisecond. */
+static bool find_types(struct types *types, struct wanted *wanted, int count)
+{
+    int missing = count;
+    while (missing) {
+        const struct btf_type *type = pass_type(types);
+        if (!type)
+            return false;
+        for (int i = 0; i < count; i++)
+            if (!wanted[i].id && BTF_INFO_KIND(type->info) == wanted[i].kind && is_named(types, type->name_off, wanted[i].name)) {
+                wanted[i].id = types->count;
+                missing--;
+            }
+    }
+    return true;
+}
+
+static const struct btf_type *type_at(struct types *types, uint32_t id)
+{
+    while (types->count < id)
+        if (!pass_type(types))
+            return NULL;
+    if (id == 0)
+        return NULL;
+    const char *at = types->marks[(id - 1) / MARK_EVERY];
+    const struct btf_type *type = next_type(types, &at);
+    for (uint32_t left = (id - 1) % MARK_EVERY; left > 0; left--)
+        type = next_type(types, &at);
+    return type;
 }
 
 /* The byte offset of a member, also one of an anonymous struct or union in it; -1 if there is none. */
-static int member_offset(const struct types *types, uint32_t id, uint32_t name, int depth)
+static int member_offset(struct types *types, uint32_t id, const char *name, int depth)
 {
-    if (id == 0 || id >= types->count || depth > MAX_ANONYMOUS_NESTING)
-        return -1;
-    const struct btf_type *type = types->list[id];
-    uint32_t kind = BTF_INFO_KIND(type->info);
+    const struct btf_type *type = depth > MAX_ANONYMOUS_NESTING ? NULL : type_at(types, id);
+    uint32_t kind = type ? BTF_INFO_KIND(type->info) : BTF_KIND_UNKN;
     if (kind != BTF_KIND_STRUCT && kind != BTF_KIND_UNION)
         return -1;
     const struct btf_member *members = (const void *)(type + 1);
     for (uint32_t i = 0; i < BTF_INFO_VLEN(type->info); i++) {
         uint32_t bits = BTF_INFO_KFLAG(type->info) ? BTF_MEMBER_BIT_OFFSET(members[i].offset) : members[i].offset;
-        if (members[i].name_off == name)
+        if (is_named(types, members[i].name_off, name))
             return (int)(bits / 8);
         int inner = members[i].name_off == 0 ? member_offset(types, members[i].type, name, depth + 1) : -1;
         if (inner >= 0)
@@ -130,24 +198,22 @@ struct layout {
 static int read_layout(struct layout *layout)
 {
     struct types types = { 0 };
-    int status = load_image(&types);
-    if (status == 0)
-        status = index_types(&types);
-    if (status == 0) {
-        uint32_t vma = find_type(&types, BTF_KIND_STRUCT, "vm_area_struct"), mm = find_type(&types, BTF_KIND_STRUCT, "mm_struct");
+    struct wanted wanted[] = { { BTF_KIND_STRUCT, "vm_area_struct", 0 }, { BTF_KIND_STRUCT, "mm_struct", 0 }, { BTF_KIND_FUNC, "bpf_iter_task_vma", 0 } };
+    int status = -1;
+    if (open_types(&types) == 0 && find_types(&types, wanted, 3)) {
+        uint32_t vma = wanted[0].id, mm = wanted[1].id;
         *layout = (struct layout){
-            .iterator = find_type(&types, BTF_KIND_FUNC, "bpf_iter_task_vma"),
-            .start = member_offset(&types, vma, string_offset(&types, "vm_start"), 0),
-            .end = member_offset(&types, vma, string_offset(&types, "vm_end"), 0),
-            .flags = member_offset(&types, vma, string_offset(&types, "vm_flags"), 0),
-            .mm = member_offset(&types, vma, string_offset(&types, "vm_mm"), 0),
-            .default_flags = member_offset(&types, mm, string_offset(&types, "def_flags"), 0),
+            .iterator = wanted[2].id,
+            .start = member_offset(&types, vma, "vm_start", 0),
+            .end = member_offset(&types, vma, "vm_end", 0),
+            .flags = member_offset(&types, vma, "vm_flags", 0),
+            .mm = member_offset(&types, vma, "vm_mm", 0),
+            .default_flags = member_offset(&types, mm, "def_flags", 0),
         };
-        if (!layout->iterator || layout->start < 0 || layout->end < 0 || layout->flags < 0 || layout->mm < 0 || layout->default_flags < 0)
-            status = -1;
+        if (layout->start >= 0 && layout->end >= 0 && layout->flags >= 0 && layout->mm >= 0 && layout->default_flags >= 0)
+            status = 0;
     }
-    free(types.list);
-    free(types.image);
+    unload_image(&types);
     return status;
 }
 

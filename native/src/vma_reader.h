@@ -15,8 +15,8 @@ struct vma_record {
     uint64_t default_flags;     /* mm->def_flags: what every new mapping gets (mlockall's MCL_FUTURE) */
 };
 
-/* Load the program; takes some milliseconds, the most for finding three types among the kernel's 126 000. Returns a descriptor, or -1 if this
- * kernel has no such iterator or does not let us use it. */
+/* Load the program; takes a millisecond, the half of it for finding three types among the kernel's 126 000. Returns a descriptor, or -1 if
+ * this kernel has no such iterator or does not let us use it. */
 int vma_reader_open(void);
 /* All mappings of the process that thread `tid` belongs to, in order; the block is the caller's. Returns their number or -1. Thread-safe. */
 ssize_t vma_reader_read(int reader, pid_t tid, struct vma_record **records);
