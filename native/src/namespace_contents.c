@@ -123,7 +123,16 @@ static bool is_loopback_address(const struct sockaddr *address)
     return address->sa_family != AF_INET6 || IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
 }
 
-/* Interfaces that are down and have no address are those that some kernels put into every new namespace (tunl0, sit0 …). */
+/* Interfaces that some kernels put into every new namespace. */
+static bool comes_by_itself(const char *name)
+{
+    static const char *const names[] = { "tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "sit0", "ip6tnl0", "ip6gre0" };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return false;
+}
+
 static int ask_interfaces(const struct world *world, struct namespace *namespace, struct error *err)
 {
     struct ifaddrs *all;
@@ -135,7 +144,7 @@ static int ask_interfaces(const struct world *world, struct namespace *namespace
         bool has_address = one->ifa_addr && (one->ifa_addr->sa_family == AF_INET || one->ifa_addr->sa_family == AF_INET6);
         if (loopback && one->ifa_flags & IFF_UP)
             namespace->loopback_up = true;
-        if (!loopback && (has_address || one->ifa_flags & IFF_UP))
+        if (!loopback && (has_address || one->ifa_flags & IFF_UP || !comes_by_itself(one->ifa_name)))
             status = fail(err, "unsupported", "%s lives in a network namespace with the interface %.20s, which cannot be forked; end the program "
                           "that made it", who(world, namespace), one->ifa_name);
         else if (loopback && has_address && !is_loopback_address(one->ifa_addr))
