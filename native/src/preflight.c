@@ -32,6 +32,7 @@ struct check {
     struct findings *findings;
     struct tcp_ends tcp_ends;
     bool thorough;
+    bool has_memory[MAX_PROCESSES];     /* by index: no zombie, and not gone */
 };
 
 /* A refusal is reported; anything else means that the process, or a part of it, went away while it was looked at. */
@@ -191,6 +192,13 @@ static void check_memory(struct check *check, struct process *process)
         add_refusal(check, process, -1, &refused);
 }
 
+static void check_memories(struct check *check)
+{
+    for (int i = 0; i < check->world->process_count; i++)
+        if (check->has_memory[i] && (check->thorough || memory_flags_suspicious(check->world->processes[i])))
+            check_memory(check, check->world->processes[i]);
+}
+
 static void read_ns_pid(struct process *process, const char *status)
 {
     struct world *world = process->world;
@@ -240,16 +248,17 @@ static void check_sharing(struct check *check, const struct process *process)
     blockers_add(&check->findings->blockers, process, -1, message);
 }
 
-static void check_process(struct check *check, struct process *process)
+/* Returns whether it is one with memory, which is looked at last: the program that reads it is being loaded meanwhile. */
+static bool check_process(struct check *check, struct process *process)
 {
     struct error err = { 0 };
     AUTO_FREE char *status = proc_read(&err, 1 << 20, NULL, "/proc/%d/status", process->pid);
     const char *state = status ? proc_field(status, "State") : NULL;
     if (!state)
-        return;
+        return false;
     read_ns_pid(process, status);
     if (*state == 'Z' && !look_through_other_thread(process))
-        return;
+        return false;
     tasks_note_exit_signal(process->pid);
     check_tracer(check, process, status);
     check_sharing(check, process);
@@ -259,8 +268,7 @@ static void check_process(struct check *check, struct process *process)
     cgroups_preflight(process, check->world->processes[0], &check->findings->blockers);
     check_executable(check, process);
     check_descriptors(check, process);
-    if (check->thorough || memory_flags_suspicious(process))
-        check_memory(check, process);
+    return true;
 }
 
 static void add_process(struct check *check, pid_t pid)
@@ -332,9 +340,10 @@ int preflight(pid_t source_pid, const struct options *options, bool thorough, st
         return fail(err, "gone", "the source's first process has ended");
     add_process(&check, source_pid);
     for (int i = 0; i < world.process_count; i++) {
-        check_process(&check, world.processes[i]);
+        check.has_memory[i] = check_process(&check, world.processes[i]);
         add_children(&check, world.processes[i]->pid);
     }
+    check_memories(&check);
     check_contents(&check);
     outside_report(&check.tcp_ends, &findings->warnings);
     findings->processes = world.process_count;

@@ -17,13 +17,21 @@ void process_command(const struct process *process, char *name, size_t size)
             *at = '?';
 }
 
+/* Labels are made for many steps that might fail, most of them in the pause: the name is read once. */
+static const char *command_of(const struct process *process)
+{
+    struct process *owner = (struct process *)process;
+    if (!owner->command[0])
+        process_command(process, owner->command, sizeof owner->command);
+    return owner->command;
+}
+
 const char *process_label(const struct process *process)
 {
     static char ring[4][64];
     static unsigned next;
-    char *label = ring[next++ % 4], name[33];
-    process_command(process, name, sizeof name);
-    snprintf(label, sizeof ring[0], "pid %d (%s)", process->ns_pid ? process->ns_pid : process->pid, name);
+    char *label = ring[next++ % 4];
+    snprintf(label, sizeof ring[0], "pid %d (%s)", process->ns_pid ? process->ns_pid : process->pid, command_of(process));
     return label;
 }
 

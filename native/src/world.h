@@ -105,6 +105,7 @@ struct process {
     bool leader_ended;          /* the first thread has ended, threads[0] is another */
     int leader_exit_code;
     char leader_name[16];
+    char command[33];           /* for messages; empty = not read yet (process_label) */
     int ns_pid;                 /* ns_pid, ns_session, ns_group: in the workspace's own pid namespace, wherever the process lives */
     struct pid_numbers pids, groups, sessions;
     struct namespace *namespaces[NAMESPACE_KINDS];  /* where it lives */
