@@ -1,6 +1,7 @@
 #include "memory.h"
 #include "huge_pages.h"
 #include "proc.h"
+#include "shared.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -34,8 +35,9 @@ static enum vma_kind kind_of(const struct vma *vma, const char *name)
         return VMA_VSYSCALL;
     if (strcmp(name, "[stack]") == 0)
         return VMA_STACK;
-    if (strncmp(name, "/memfd:", 7) == 0 || strncmp(name, "/SYSV", 5) == 0 || strncmp(name, "/dev/shm/", 9) == 0
-        || strcmp(name, "/dev/zero (deleted)") == 0)
+    /* A file of the workspace can have such a name, too. */
+    bool kernels_own = strncmp(name, "/memfd:", 7) == 0 || strncmp(name, "/SYSV", 5) == 0 || strcmp(name, "/dev/zero (deleted)") == 0;
+    if (strncmp(name, "/dev/shm/", 9) == 0 || (kernels_own && shared_is_kernel_device(vma->device)))
         return VMA_SHARED_OBJECT;
     if (strncmp(name, HUGE_PAGE_NAME, strlen(HUGE_PAGE_NAME)) == 0)
         return vma->shared ? VMA_SHARED_OBJECT : VMA_HUGE;

@@ -114,6 +114,27 @@ static bool is_foreign_shm(const struct world *world, uint64_t device)
     return false;
 }
 
+/* The device of a memfd of one's own; huge pages have one for each size. 0 if the kernel has none. */
+static uint64_t memfd_device(unsigned flags)
+{
+    AUTO_CLOSE int fd = memfd_create("device", MFD_CLOEXEC | flags);
+    struct stat st;
+    return fd < 0 || fstat(fd, &st) < 0 ? 0 : (uint64_t)major(st.st_dev) << 32 | minor(st.st_dev);
+}
+
+bool shared_is_kernel_device(uint64_t device)
+{
+    static const unsigned flags[] = { 0, MFD_HUGETLB | HUGE_SIZE_FLAG(21), MFD_HUGETLB | HUGE_SIZE_FLAG(30) };
+    static uint64_t devices[sizeof flags / sizeof *flags];
+    bool found = false;
+    if (!devices[0])
+        for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+            devices[i] = memfd_device(flags[i]);
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        found |= device != 0 && devices[i] == device;
+    return found;
+}
+
 struct shared_object *shared_of_description(struct world *world, const struct description *description, struct error *err)
 {
     /* Shared anonymous memory can be opened, too, through /proc/PID/map_files. */
@@ -121,7 +142,7 @@ struct shared_object *shared_of_description(struct world *world, const struct de
                                               && strcmp(description->link, SHARED_ANONYMOUS_NAME) != 0))
         return NULL;
     uint64_t device = (uint64_t)major(description->st.st_dev) << 32 | minor(description->st.st_dev);
-    if (starts(description->link, SHM_PREFIX) && is_foreign_shm(world, device))
+    if (starts(description->link, SHM_PREFIX) ? is_foreign_shm(world, device) : !shared_is_kernel_device(device))
         return NULL;
     struct shared_object *object = find_object(world, device, description->st.st_ino, false);
     if (object)

@@ -36,6 +36,8 @@ struct shared_objects {
     int count;
 };
 
+/* Is this (as /proc/PID/maps numbers it) one of the file systems that only the kernel itself mounts, on which memfds and SysV segments lie? */
+bool shared_is_kernel_device(uint64_t device);
 /* The object behind a description (memfd or /dev/shm file), or NULL if it is neither. */
 struct shared_object *shared_of_description(struct world *world, const struct description *description, struct error *err);
 /* Bind every shared mapping to its object. */
