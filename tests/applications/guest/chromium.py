@@ -60,8 +60,8 @@ def start() -> None:
     preferences.parent.mkdir(parents=True)
     preferences.write_text(json.dumps({"download": {"default_directory": str(_DOWNLOADS), "prompt_for_download": False}}))
     background(
-        "browser", "chromium", "--disable-background-timer-throttling", "--disable-renderer-backgrounding", "--no-first-run", "--disable-gpu", "--remote-debugging-port=9222", f"--user-data-dir={HOME}/profile",
-        "--password-store=basic", "about:blank", DISPLAY=":8", HOME=str(HOME),
+        "browser", "chromium", "--disable-background-timer-throttling", "--disable-renderer-backgrounding", "--no-first-run",
+         "--disable-gpu", "--remote-debugging-port=9222", f"--user-data-dir={HOME}/profile", "--password-store=basic", "about:blank", DISPLAY=":8", HOME=str(HOME),
     )  # fmt: skip
     wait_for("the browser", _browser)
     for tab in _TABS:
