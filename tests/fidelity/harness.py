@@ -259,7 +259,7 @@ def own_mount_namespace() -> None:
 
 async def start_programs(harness: Harness, names: list[str], build: Path) -> Container:
     """A workspace that runs the named programs side by side; returns once every one is ready."""
-    binaries = [programs.build(name, build) for name in [*names, programs.LAUNCHER]]
+    binaries = programs.build_all([*names, programs.LAUNCHER], build)
     image = harness.import_root(None, binaries)
     command = [f"/fidelity/{programs.LAUNCHER}", *(f"/fidelity/{name}" for name in names)]
     source = await harness.launch(image, command)
@@ -334,7 +334,7 @@ def _print_report(report: dict[str, Any]) -> bool:
 
 async def _main(arguments: argparse.Namespace) -> int:
     directory = Path(tempfile.mkdtemp(prefix="tclone-harness-"))
-    build = arguments.build or directory / "programs"
+    build = arguments.build or programs.BUILT
     async with Harness(directory, arguments.verbose) as harness:
         if arguments.verb == "run":
             names = programs.names() if arguments.programs == ["all"] else arguments.programs
@@ -369,7 +369,7 @@ async def _shell(harness: Harness, arguments: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.fidelity.harness", description="live forks without the engine daemon")
     parser.add_argument("--verbose", "-v", action="store_true", help="print every packet of livefork")
-    parser.add_argument("--build", type=Path, help="keep built programs here instead of building them each time")
+    parser.add_argument("--build", type=Path, help="where programs are built and kept (default: beside the native programs)")
     verbs = parser.add_subparsers(dest="verb", required=True)
     run = verbs.add_parser("run", help="run fidelity programs through a fork")
     run.add_argument("programs", nargs="+", metavar="PROGRAM", help="names, or `all`")

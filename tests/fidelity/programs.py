@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent / "programs"
 LAUNCHER = "launch"
+# Kept from run to run, beside what is built of the native programs.
+BUILT = Path(__file__).resolve().parents[2] / "native" / "build" / "fidelity"
 _CFLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-static", "-pthread")
 
 
@@ -27,7 +31,16 @@ def build(name: str, directory: Path) -> Path:
     if binary.exists() and binary.stat().st_mtime > newest:
         return binary
     directory.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(["gcc", *_CFLAGS, "-o", str(binary), str(source)], capture_output=True, text=True, check=False)
+    # Several runs may build at once: each program appears whole or not at all.
+    part = directory / f".{name}.{os.getpid()}"
+    done = subprocess.run(["gcc", *_CFLAGS, "-o", str(part), str(source)], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BuildError(done.stderr)
+    part.replace(binary)
     return binary
+
+
+def build_all(names: list[str], directory: Path) -> list[Path]:
+    """Compile several programs, as many at once as there are CPUs."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(lambda name: build(name, directory), names))
