@@ -88,9 +88,6 @@ void seccomp_emit_privileged(struct batch *batch, const struct thread *thread);
 int attributes_finish(const struct thread *thread, pid_t tid, struct error *err);
 
 
-/* Register for memory barriers again. */
-void membarrier_emit(struct batch *batch, const struct process *process);
-
 /* The text of /proc/PID/timers. */
 int timers_parse(const struct process *process, const char *text, struct process_state *state, struct error *err);
 
