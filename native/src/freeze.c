@@ -111,10 +111,11 @@ static int seize_new_threads(struct process *process, struct error *err)
     snprintf(path, sizeof path, "/proc/%d/task", process->pid);
     DIR *directory = opendir(path);
     if (!directory)
-        return 0;
+        return errno == ENOENT || errno == ESRCH ? 0 : fail_errno(err, "cannot list the threads of %s", process_label(process));
     int fresh = 0;
     struct dirent *entry;
-    while ((entry = readdir(directory))) {
+    /* A list that cannot be read would make a zombie of the process: only one that has ended has none. */
+    while ((errno = 0, entry = readdir(directory))) {
         pid_t tid = atoi(entry->d_name);
         bool known = tid <= 0;
         for (int i = 0; i < process->thread_count && !known; i++)
@@ -130,7 +131,11 @@ static int seize_new_threads(struct process *process, struct error *err)
         }
         fresh += seized;
     }
+    int number = errno;
     closedir(directory);
+    errno = number;
+    if (number && number != ENOENT && number != ESRCH)
+        return fail_errno(err, "cannot list the threads of %s", process_label(process));
     return fresh;
 }
 
