@@ -144,7 +144,7 @@ int release_branch(const struct world *world, const struct compiled *compiled, s
     }
     for (int i = 0; i < world->process_count; i++)
         for (int k = 0; tids[i] && k < world->processes[i]->thread_count; k++)
-            if (ptrace(PTRACE_DETACH, tids[i][k], 0, 0) < 0)
+            if (ptrace(PTRACE_DETACH, tids[i][k], 0, 0) < 0 && errno != ESRCH)     /* those let go before may have ended it meanwhile */
                 return fail_errno(err, "cannot let thread %d of the branch go", tids[i][k]);
     for (int i = 0; i < world->process_count; i++)
         free(tids[i]);
