@@ -28,7 +28,8 @@ from engine.workspace import State, Workspace, branch_names
 log = logging.getLogger(__name__)
 
 _NATIVE_SECONDS = 120.0
-_LONGEST_BASE = 34  # of a default name, so that `-clone-NN-N` fits
+# Of a default name, so that `-clone-NN-N` fits into the 41 characters of a name.
+_LONGEST_BASE = 41 - len("-clone-NN-N")
 
 
 @dataclass(frozen=True)

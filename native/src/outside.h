@@ -9,6 +9,7 @@
 struct tcp_end {
     const struct process *process;
     int fd;
+    bool listener;                      /* then peer is empty */
     struct sockaddr_in6 local, peer;    /* IPv4 as mapped addresses */
 };
 
@@ -17,9 +18,9 @@ struct tcp_ends {
     int count;
 };
 
-/* Remember `description` if it is a connected TCP socket. */
+/* Remember `description` if it is a connected or listening TCP socket. */
 void outside_note(struct tcp_ends *ends, const struct description *description);
-/* Warn of each end without a counterpart in the list, and empty the list. */
+/* Warn of each end that leads neither to another one nor to a listener in the list, and empty the list. */
 void outside_report(struct tcp_ends *ends, struct blockers *warnings);
 
 #endif

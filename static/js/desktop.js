@@ -26,7 +26,8 @@ export class Desktop {
       className: "desktop",
       attributes: {
         sandbox: "allow-scripts allow-same-origin allow-forms allow-downloads allow-pointer-lock",
-        allow: "clipboard-read; clipboard-write; autoplay; fullscreen; screen-wake-lock",
+        // The frame has no `src` (a form fills it), so a bare name would delegate to the portal's own origin; the form's target is checked.
+        allow: "clipboard-read *; clipboard-write *; autoplay *; fullscreen *; screen-wake-lock *",
       },
     });
   }
