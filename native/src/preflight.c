@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #define PIDFD_THREAD_FLAG O_EXCL    /* PIDFD_THREAD, which older headers lack */
-#define SHARING_TRIES 10
+#define SHARING_TRIES 200       /* a second: on a busy machine a child waits long for its turn to call exec */
 #define SHARING_PAUSE_US 5000
 #define MAX_PROCESSES 4096
 
