@@ -8,7 +8,6 @@ import resource
 from pathlib import Path
 from typing import Any
 
-from engine.cgroups import Limits
 
 # What Docker gives a container. NET_BIND_SERVICE, SETUID … let ordinary images start their services; nothing here reaches the host.
 CAPABILITIES = (
@@ -90,13 +89,8 @@ def capability_sets(names: tuple[str, ...]) -> dict[str, list[str]]:
 
 
 def _config(
-    process: dict[str, Any], root: str, read_only: bool, hostname: str, netns: str, cgroup: str, limits: Limits
+    process: dict[str, Any], root: str, read_only: bool, hostname: str, netns: str, cgroup: str
 ) -> dict[str, Any]:
-    resources: dict[str, Any] = {}
-    if limits.memory is not None:
-        resources["memory"] = {"limit": limits.memory}
-    if limits.pids is not None:
-        resources["pids"] = {"limit": limits.pids}
     namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "mount", "ipc", "uts", "cgroup")]
     namespaces.append({"type": "network", "path": netns})
     return {
@@ -108,7 +102,8 @@ def _config(
         "linux": {
             "namespaces": namespaces,
             "cgroupsPath": cgroup,
-            "resources": resources,
+            # Limits are those of the group above this one (engine/cgroups.py): this one the workspace may change.
+            "resources": {},
             "seccomp": _SECCOMP,
             "maskedPaths": list(_MASKED_PATHS),
             "readonlyPaths": list(_READONLY_PATHS),
@@ -117,7 +112,7 @@ def _config(
 
 
 def source_config(
-    root: str, command: list[str], env: dict[str, str], workdir: str, hostname: str, netns: str, cgroup: str, limits: Limits
+    root: str, command: list[str], env: dict[str, str], workdir: str, hostname: str, netns: str, cgroup: str
 ) -> dict[str, Any]:
     """A workspace launched from an image: the small init, which starts `command`."""
     process = {
@@ -130,10 +125,10 @@ def source_config(
         "rlimits": rlimits(),
         "noNewPrivileges": False,
     }
-    return _config(process, root, False, hostname, netns, cgroup, limits)
+    return _config(process, root, False, hostname, netns, cgroup)
 
 
-def stage_config(root: str, netns: str, cgroup: str, limits: Limits) -> dict[str, Any]:
+def stage_config(root: str, netns: str, cgroup: str) -> dict[str, Any]:
     """The container in which a branch is rebuilt: the restorer alone, on the read-only stage root.
 
     The restorer mounts, makes processes with chosen pids and gives each its credentials, for which it has all capabilities;
@@ -149,7 +144,7 @@ def stage_config(root: str, netns: str, cgroup: str, limits: Limits) -> dict[str
         "rlimits": rlimits(),
         "noNewPrivileges": False,
     }
-    return _config(process, root, True, "tclone", netns, cgroup, limits)
+    return _config(process, root, True, "tclone", netns, cgroup)
 
 
 def exec_process(

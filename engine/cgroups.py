@@ -1,4 +1,12 @@
-"""Control groups of workspaces on every layout: v2, v1 and hybrid."""
+"""Control groups of workspaces on every layout: v2, v1 and hybrid.
+
+A workspace has two groups in each hierarchy: `/<parent>/<workspace>`, which carries its limits, and `inside` below it, where its
+processes live. Its root may make a user namespace with a cgroup namespace and mount the hierarchies there: such a mount begins
+at the group of the process that made it, and what lies above, limits and all, is out of reach.
+
+Beside v1 hierarchies the kernel always has the v2 tree, mounted or not, and whoever may mount it sees it from its own group on:
+from the host's root, for a process that nobody has placed. So there too each workspace has its groups, without controllers.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +16,17 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine import syscalls
+
 ROOT = Path("/sys/fs/cgroup")
 HYBRID_V2 = ROOT / "unified"
-_CONTROLLERS = ("memory", "pids", "cpuacct", "cpu", "freezer", "devices", "blkio", "cpuset", "systemd")
+INSIDE = "inside"
+_LIMITED = ("memory", "pids")
+# Groups that a workspace may make below its own in the v2 tree: each takes the host's memory.
+_MOST_GROUPS = 256
 _REMOVE_SECONDS = 2.0
+# With groups left that a workspace made by the thousand (v1 has no limit for them), as long as there are fewer every time.
+_REMOVE_MANY_SECONDS = 30.0
 
 
 def layout() -> str:
@@ -37,28 +52,75 @@ class Cgroups:
     def __init__(self, parent: str) -> None:
         self.parent = parent
         self.v2 = layout() == "v2"
+        self._beside = -1
+
+    def open(self) -> None:
+        """Get hold of the v2 tree beside v1 hierarchies, by a mount of one's own that is attached nowhere. Raises OSError.
+
+        Without this call workspaces get no groups there.
+        """
+        if layout() not in ("v1", "hybrid"):
+            return
+        context = syscalls.fsopen("cgroup2")
+        try:
+            syscalls.fsconfig_create(context)
+            self._beside = syscalls.fsmount(context)
+        finally:
+            os.close(context)
+
+    def close(self) -> None:
+        if self._beside >= 0:
+            os.close(self._beside)
+            self._beside = -1
+
+    def _beside_root(self) -> Path | None:
+        """The root of the v2 tree beside v1, by the number of this process: also programs that it starts can use the path."""
+        return Path(f"/proc/{os.getpid()}/fd/{self._beside}") if self._beside >= 0 else None
 
     def oci_path(self, workspace: str) -> str:
         """The value of linux.cgroupsPath."""
-        return f"/{self.parent}/{workspace}"
+        return f"/{self.parent}/{workspace}/{INSIDE}"
+
+    def prepare(self, workspace: str, limits: Limits) -> None:
+        """Make the groups that must be there before the container: with the limits, and in a v2 tree beside v1. Raises OSError."""
+        if self.v2:
+            # A group has only the files of the controllers that each group above passes on.
+            _pass_on(ROOT)
+            (ROOT / self.parent).mkdir(exist_ok=True)
+            _pass_on(ROOT / self.parent)
+        for name in _LIMITED:
+            if self.v2 or (ROOT / name).is_dir():
+                self._controller(name, workspace).mkdir(parents=True, exist_ok=True)
+        self.set_limits(workspace, limits)
+        top = self._beside_root()
+        if top is not None:
+            (top / self.parent / workspace / INSIDE).mkdir(parents=True, exist_ok=True)
+        if self.v2 or top is not None:
+            ((top or ROOT) / self.parent / workspace / "cgroup.max.descendants").write_text(str(_MOST_GROUPS))
+
+    def entry(self, workspace: str) -> Path | None:
+        """The file that a program writes "0" to before it becomes crun, or None: in a v2 tree beside v1 crun places nobody."""
+        top = self._beside_root()
+        path = None if top is None else top / self.parent / workspace / INSIDE / "cgroup.procs"
+        return path if path is not None and path.exists() else None
 
     def _roots(self) -> list[Path]:
         if self.v2:
             return [ROOT]
         # Named hierarchies may be symlinks of each other (cpu,cpuacct): keep one of each.
         roots: dict[Path, None] = {}
-        for name in _CONTROLLERS:
-            path = ROOT / name
-            if path.is_dir():
+        for path in ROOT.iterdir() if ROOT.is_dir() else ():
+            if path != HYBRID_V2 and (path / "cgroup.procs").exists():
                 roots[path.resolve()] = None
-        return list(roots)
+        top = self._beside_root()
+        return [*roots] if top is None else [*roots, top]
 
     def _controller(self, name: str, workspace: str) -> Path:
         base = ROOT if self.v2 else ROOT / name
         return base / self.parent / workspace
 
     def set_limits(self, workspace: str, limits: Limits) -> None:
-        """Change the limits of an existing group. Raises OSError when the kernel refuses."""
+        """Change the limits of an existing group, above what the workspace can reach. Raises OSError when the kernel refuses."""
         memory = self._controller("memory", workspace)
         pids = self._controller("pids", workspace) / "pids.max"
         if self.v2:
@@ -79,10 +141,14 @@ class Cgroups:
         return found
 
     def frozen(self, workspace: str) -> bool:
-        """Whether the group, or one above it, is frozen by a cgroup freezer: its processes stand still, and no fork could stop them."""
+        """Whether the processes' group, or one above it, is frozen by a cgroup freezer: they stand still, and no fork could stop them."""
+        group = self._controller("freezer", workspace) / INSIDE
         if self.v2:
-            return "frozen 1" in _read(ROOT / self.parent / workspace / "cgroup.events").splitlines()
-        return _read(ROOT / "freezer" / self.parent / workspace / "freezer.state").strip() in ("FREEZING", "FROZEN")
+            return "frozen 1" in _read(group / "cgroup.events").splitlines()
+        top = self._beside_root()
+        if top is not None and "frozen 1" in _read(top / self.parent / workspace / INSIDE / "cgroup.events").splitlines():
+            return True
+        return _read(group / "freezer.state").strip() in ("FREEZING", "FROZEN")
 
     def memory_bytes(self, workspace: str) -> int:
         name = "memory.current" if self.v2 else "memory.usage_in_bytes"
@@ -105,12 +171,15 @@ class Cgroups:
         return found
 
     def remove(self, workspace: str) -> list[str]:
-        """Remove the (dead) group everywhere, waiting up to 2 s for its last tasks; returns what could not be removed."""
-        deadline = time.monotonic() + _REMOVE_SECONDS
+        """Remove the (dead) groups everywhere, waiting up to 2 s for their last tasks; returns what could not be removed."""
+        began = progress = time.monotonic()
         left = [root / self.parent / workspace for root in self._roots()]
         while True:
-            left = [path for path in left if not _remove_tree(path)]
-            if not left or time.monotonic() > deadline:
+            removed = sum(_remove_tree(path, began + _REMOVE_MANY_SECONDS) for path in left)
+            left = [path for path in left if path.exists()]
+            now = time.monotonic()
+            progress = now if removed else progress
+            if not left or now > progress + _REMOVE_SECONDS or now > began + _REMOVE_MANY_SECONDS:
                 return [str(path) for path in left]
             time.sleep(0.01)
 
@@ -121,12 +190,58 @@ class Cgroups:
                 (root / self.parent).rmdir()
 
 
-def _remove_tree(path: Path) -> bool:
-    """Remove a group and the groups below it, deepest first; True when it is gone."""
-    for directory, _, _ in os.walk(path, topdown=False):
-        with contextlib.suppress(OSError):
-            os.rmdir(directory)
-    return not path.exists()
+def _pass_on(group: Path) -> None:
+    """Let the groups below a v2 group have the controllers that limits need."""
+    passed = _read(group / "cgroup.subtree_control").split()
+    missing = [name for name in _LIMITED if name not in passed]
+    if missing:
+        (group / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in missing))
+
+
+def _remove_tree(path: Path, deadline: float) -> int:
+    """Remove a group and the groups below it, deepest first, until `deadline` (monotonic); how many it removed.
+
+    By one descriptor that goes down and up again: a workspace may have nested its groups deeper than a path, or a process's
+    descriptors, can reach. A group that cannot be removed yet is passed over, and so are those above it.
+    """
+    removed = 0
+    names = [path.name]
+    try:
+        current = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    pending = [_groups_in(current)]
+    try:
+        while names and time.monotonic() < deadline:
+            if pending[-1]:
+                name = pending[-1].pop()
+                try:
+                    below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=current)
+                except OSError:
+                    continue  # it has gone
+                os.close(current)
+                current = below
+                names.append(name)
+                pending.append(_groups_in(current))
+                continue
+            above = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=current)
+            os.close(current)
+            current = above
+            pending.pop()
+            with contextlib.suppress(OSError):
+                os.rmdir(names.pop(), dir_fd=current)
+                removed += 1
+    finally:
+        os.close(current)
+    return removed
+
+
+def _groups_in(directory: int) -> list[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []  # it has gone
 
 
 def _number(value: int | None, unlimited: str) -> str:

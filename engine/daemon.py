@@ -45,8 +45,8 @@ class Daemon:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.storage = Storage(config.data)
-        self.runtime = Runtime(config.run)
         self.cgroups = Cgroups(_cgroup_parent(config.run))
+        self.runtime = Runtime(config.run, self.cgroups)
         self.tools = Tools(config.pool, config.libexec)
         self.images = ImageStore(config)
         self.network = Network(config)
@@ -64,6 +64,7 @@ class Daemon:
             directory.mkdir(parents=True, exist_ok=True)
         self._take_lock()
         hostlimits.raise_limits()
+        self._open_groups()
         await asyncio.to_thread(self.storage.open)
         self._stack.callback(self._close_storage)
         await asyncio.to_thread(self.tools.install)
@@ -88,6 +89,13 @@ class Daemon:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Unavailable(f"another engine runs with {self.config.run}; stop it with `tclone down`") from None
+
+    def _open_groups(self) -> None:
+        try:
+            self.cgroups.open()
+        except OSError as error:
+            raise Unavailable(f"the engine cannot mount cgroup2, which keeps workspaces out of the host's groups: {error}") from error
+        self._stack.callback(self.cgroups.close)
 
     async def _serve(self) -> None:
         path = self.config.socket

@@ -203,9 +203,10 @@ class Manager:
             limits = Limits(workspace.memory_limit, workspace.pids_limit)
             config = bundle.source_config(
                 str(directory / "rootfs"), command, workspace.env, workspace.workdir, workspace.hostname, network.path,
-                self.cgroups.oci_path(workspace.id), limits,
+                self.cgroups.oci_path(workspace.id),
             )  # fmt: skip
             await in_thread(lambda: bundle.write_config(directory, config))
+            await self.prepare_groups(workspace.id, limits)
             workspace.pid = await self.runtime.start(workspace.id, directory, root)
         finally:
             os.close(root)
@@ -213,6 +214,13 @@ class Manager:
         workspace.move_to(State.STARTING)
         self.watch(workspace)
         await self.changed(workspace)
+
+    async def prepare_groups(self, workspace: str, limits: Limits) -> None:
+        """The control groups that a container is started in, with their limits. Raises Internal."""
+        try:
+            await in_thread(lambda: self.cgroups.prepare(workspace, limits))
+        except OSError as error:
+            raise Internal(f"cannot make the control groups of {workspace}: {error}") from error
 
     async def mount_root(self, workspace: Workspace, layer: Path) -> int:
         """The workspace's overlay as a detached mount."""

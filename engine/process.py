@@ -257,7 +257,8 @@ class Executor:
 
     def _argv(self, session: Session, *options: str) -> list[str]:
         files = {suffix: str(session.scratch.with_suffix(suffix)) for suffix in (".json", ".pid", ".log")}
-        return self._runtime.command(
+        return self._runtime.command_inside(
+            session.workspace,
             "--log", f"file:{files['.log']}", "exec", "--process", files[".json"], "--pid-file", files[".pid"],
             *options, session.workspace,
         )  # fmt: skip

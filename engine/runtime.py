@@ -26,6 +26,8 @@ T = TypeVar("T")
 _THREADS = 6
 _LOG_TAIL = 2000
 CONTROL_FD = 3
+# The shell enters the group and becomes the program: 0.6 ms, and no moment in which the program is outside.
+_ENTER = 'echo 0 > "$1" && shift && exec "$@"'
 
 
 def _own_mount_namespace() -> None:
@@ -40,8 +42,9 @@ def _own_mount_namespace() -> None:
 class Runtime:
     """Containers of one engine; crun keeps their state below `<run>/crun`."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, groups: cgroups.Cgroups | None = None) -> None:
         self.run_dir = run
+        self._groups = groups
         self.state = run / "crun"
         self._threads: ThreadPoolExecutor | None = None
         self._crun = shutil.which("crun") or ""
@@ -64,6 +67,12 @@ class Runtime:
     def command(self, *arguments: str) -> list[str]:
         return [self._crun, "--root", str(self.state), "--cgroup-manager=cgroupfs", *arguments]
 
+    def command_inside(self, container: str, *arguments: str) -> list[str]:
+        """As `command`, for one that starts a process in the container: it begins in the container's group where crun places nobody."""
+        entry = None if self._groups is None else self._groups.entry(container)
+        enter = [] if entry is None else ["/bin/sh", "-c", _ENTER, "sh", str(entry)]
+        return [*enter, *self.command(*arguments)]
+
     async def start(self, container: str, bundle: Path, root: int | None, control: int | None = None) -> int:
         """Start a container in the background and return the host pid of its pid 1.
 
@@ -77,8 +86,8 @@ class Runtime:
         log = bundle / "crun.log"
         pid_file = bundle / "pid"
         options = ["--preserve-fds", "1"] if control is not None else []
-        argv = self.command(
-            "--log", f"file:{log}", "run", "--detach", "--bundle", str(bundle), "--pid-file", str(pid_file), *options, container
+        argv = self.command_inside(
+            container, "--log", f"file:{log}", "run", "--detach", "--bundle", str(bundle), "--pid-file", str(pid_file), *options, container
         )
         if root is not None:
             mountpoint.mkdir(exist_ok=True)

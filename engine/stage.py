@@ -84,10 +84,9 @@ class Stages:
             with theirs:
                 network = await manager.network.create(identity, policy)
                 directory = manager.run_dir(identity) / "bundle"
-                config = bundle.stage_config(
-                    str(manager.tools.stage), network.path, manager.cgroups.oci_path(identity), _WAITING
-                )
+                config = bundle.stage_config(str(manager.tools.stage), network.path, manager.cgroups.oci_path(identity))
                 await in_thread(lambda: bundle.write_config(directory, config))
+                await manager.prepare_groups(identity, _WAITING)
                 pid = await manager.runtime.start(identity, directory, None, theirs.fileno())
             start = syscalls.start_time(pid)
         except BaseException as error:

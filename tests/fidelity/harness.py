@@ -33,7 +33,6 @@ from tests.fidelity.livefork import NATIVE, Container, ForkError, ForkResult, Fo
 BUSYBOX = Path("/bin/busybox")
 _READY_SECONDS = 60.0
 _RESULT_SECONDS = 90.0
-_LIMITS = cgroups.Limits(memory=None, pids=None)
 _FIDELITY = "/tmp/fidelity"
 _CAP_SYS_RESOURCE = 24
 
@@ -127,7 +126,7 @@ class Harness:
         (layer / "image").symlink_to(image)
         config = bundle.source_config(
             str(self._bundle(name) / "rootfs"), command, {"PATH": bundle.DEFAULT_PATH, **(environment or {})}, "/", name,
-            _path_of(netns), self.cgroups.oci_path(name), _LIMITS,
+            _path_of(netns), self.cgroups.oci_path(name),
         )  # fmt: skip
         bundle.write_config(self._bundle(name), config)
         try:
@@ -146,7 +145,7 @@ class Harness:
         name = f"h{os.getpid()}-{self._next()}"
         netns = make_network_namespace()
         stage = self.storage.pool / "stage" / "root"
-        config = bundle.stage_config(str(stage), _path_of(netns), self.cgroups.oci_path(name), _LIMITS)
+        config = bundle.stage_config(str(stage), _path_of(netns), self.cgroups.oci_path(name))
         _drop_missing_capability(config)
         bundle.write_config(self._bundle(name), config)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

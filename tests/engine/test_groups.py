@@ -1,0 +1,132 @@
+"""Root of a workspace cannot lift the limits it was given, nor see or change the host's control groups."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from engine import cgroups
+from engine.cgroups import HYBRID_V2, ROOT, Cgroups, Limits, layout
+from engine.client import EngineClient
+from engine.daemon import _cgroup_parent
+from tests.engine import guest
+from tests.engine.support import IMAGE, Engine, leftovers, pids_of
+
+PIDS = 40
+MEMORY = 96 << 20
+MORE_PIDS = "300"
+MORE_MIB = "400"
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return guest.build("groups", tmp_path_factory.mktemp("guest"))
+
+
+def limits_of(engine: Engine, identity: str) -> dict[str, int]:
+    """The limits that the host's files say, at the group that the engine sets."""
+    group = Path(_cgroup_parent(engine.run)) / identity
+    memory = ROOT / group / "memory.max" if layout() == "v2" else ROOT / "memory" / group / "memory.limit_in_bytes"
+    pids = (ROOT if layout() == "v2" else ROOT / "pids") / group / "pids.max"
+    return {"memory": int(memory.read_text()), "pids": int(pids.read_text())}
+
+
+def roots() -> set[str]:
+    """What lies directly in the root of each hierarchy."""
+    tops = [ROOT] if layout() == "v2" else [path for path in ROOT.iterdir() if path.is_dir()]
+    return {f"{top}/{entry.name}" for top in tops for entry in os.scandir(top) if entry.is_dir()}
+
+
+def check(printed: str, name: str) -> None:
+    """What the attack printed: it mounted something, saw no group of others, and came against its limits."""
+    assert "mounted v2" in printed or layout() == "none"
+    assert "lifted " in printed or layout() == "v2", printed
+    assert "shows" not in printed, printed
+    assert printed.count(f"/{name}") == 0
+    made = re.search(r"^processes (\d+)$", printed, re.M)
+    assert made and 0 < int(made[1]) < PIDS, printed
+    assert f"memory {signal.SIGKILL:d}\n" in printed, printed
+
+
+async def test_limits_hold_against_root_with_namespaces_of_its_own(engine: Engine, client: EngineClient, program: Path) -> None:
+    """In a source and in a branch; as a child of pid 1 and as a command that was run; also what it made is gone with the workspace."""
+    source = (await client.launch(IMAGE, name="src", memory=MEMORY, pids=PIDS, wait=True))["id"]
+    branch = (await client.fork(source))["branches"][0]
+    assert branch["error"] is None
+    given = {"memory": MEMORY, "pids": PIDS}
+    for ref in (source, branch["id"]):
+        assert limits_of(engine, ref) == given
+        name = f"stray-{ref}"
+        path = await guest.install(client, ref, program)
+        status, out, err = await client.run(ref, [path, name, MORE_PIDS, MORE_MIB])
+        assert status == 0, err
+        check(out.decode(), name)
+        assert limits_of(engine, ref) == given
+        assert not any(group.endswith(f"/{name}") for group in roots())
+        await client.remove(ref)
+        assert leftovers(engine, ref) == []
+
+
+async def test_children_of_pid_1_are_no_freer_than_commands(engine: Engine, client: EngineClient, program: Path) -> None:
+    script = f"until [ -x /root/groups ]; do sleep 0.05; done; sleep 0.2; /root/groups early {MORE_PIDS} {MORE_MIB} > /tmp/early 2>&1; sleep 100000"
+    source = (await client.launch(IMAGE, name="src", memory=MEMORY, pids=PIDS, command=["sh", "-c", script], wait=True))["id"]
+    branch = (await client.fork(source))["branches"][0]
+    assert branch["error"] is None
+    for ref in (source, branch["id"]):
+        await guest.install(client, ref, program)
+        status, out, err = await client.run(ref, ["sh", "-c", "until grep -q ^done /tmp/early; do sleep 0.1; done; cat /tmp/early"])
+        assert status == 0, err
+        check(out.decode(), "early")
+        await client.remove(ref)
+        assert leftovers(engine, ref) == []
+
+
+@pytest.mark.skipif(layout() != "hybrid", reason="elsewhere the workspace's groups are all in the trees that crun uses")
+async def test_every_process_is_in_a_group_of_the_tree_beside(engine: Engine, client: EngineClient) -> None:
+    source = (await client.launch(IMAGE, name="src", wait=True))["id"]
+    branch = (await client.fork(source))["branches"][0]["id"]
+    for ref in (source, branch):
+        async with client.exec(ref, ["sleep", "1000"]):
+            group = f"/{_cgroup_parent(engine.run)}/{ref}/{cgroups.INSIDE}"
+            pids = pids_of(engine, ref)
+            assert len(pids) >= 2
+            for pid in pids:
+                lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+                assert f"0::{group}" in lines and all(line.endswith(group) for line in lines), lines
+
+
+async def test_groups_of_a_crashed_engine_are_removed(engine: Engine, client: EngineClient) -> None:
+    """Groups that no workspace owns, in all trees, with a group below that someone made."""
+    groups = Cgroups(_cgroup_parent(engine.run))
+    groups.open()
+    try:
+        groups.prepare("ws-4711", Limits(MEMORY, PIDS))
+    finally:
+        groups.close()
+    tree = HYBRID_V2 if layout() == "hybrid" else ROOT if layout() == "v2" else ROOT / "pids"
+    (tree / _cgroup_parent(engine.run) / "ws-4711" / "made").mkdir()
+    await engine.stop(signal.SIGKILL)
+    await engine.start()
+    assert leftovers(engine, "ws-4711") == []
+
+
+def test_limits_need_the_controllers_passed_down_in_v2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On files that stand for a v2 tree: on a hybrid host there is none with controllers."""
+    for group in (tmp_path, tmp_path / "engine"):
+        group.mkdir(exist_ok=True)
+        (group / "cgroup.subtree_control").write_text("cpu pids\n" if group == tmp_path else "")
+    (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
+    groups = Cgroups("engine")
+    group = tmp_path / "engine" / "ws-1"
+    group.mkdir()
+    (group / "pids.max").write_text("max\n")
+    groups.prepare("ws-1", Limits(MEMORY, None))
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "+memory"
+    assert (tmp_path / "engine" / "cgroup.subtree_control").read_text() == "+memory +pids"
+    assert (group / "memory.max").read_text() == str(MEMORY) and (group / "pids.max").read_text() == "max"
+    assert groups.entry("ws-1") is None and groups.oci_path("ws-1") == "/engine/ws-1/inside"
