@@ -26,7 +26,7 @@ T = TypeVar("T")
 _THREADS = 6
 _LOG_TAIL = 2000
 CONTROL_FD = 3
-# The shell enters the group and becomes the program: 0.6 ms, and no moment in which the program is outside.
+# The shell enters the group and becomes the program: 0.7 ms, and no moment in which the program is outside.
 _ENTER = 'echo 0 > "$1" && shift && exec "$@"'
 
 
