@@ -8,7 +8,6 @@ import resource
 from pathlib import Path
 from typing import Any
 
-
 # What Docker gives a container. NET_BIND_SERVICE, SETUID … let ordinary images start their services; nothing here reaches the host.
 CAPABILITIES = (
     "CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD",
