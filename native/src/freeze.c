@@ -4,6 +4,9 @@
  * process listed earlier, so the children of all are read again until a whole pass finds nobody new.
  */
 #include "freeze.h"
+#include "inject.h"
+#include "interrupted.h"
+#include "parts/parts.h"
 #include "proc.h"
 
 #include <dirent.h>
@@ -263,8 +266,22 @@ int freeze(struct world *world, struct error *err)
     return 0;
 }
 
+/* A thread that the freeze stopped and nobody read, since the fork failed (tasks.c does it for all others). */
+static void guard_restart(struct thread *thread)
+{
+    struct error ignored = { 0 };
+    struct user_regs_struct regs;
+    if (thread->tid <= 0 || thread->regs.rip || get_registers(thread->tid, &regs, &ignored) < 0)
+        return;
+    if ((long)regs.orig_rax >= 0 && (long)regs.rax == INTERRUPTED_WITH_RESTART_BLOCK)
+        seccomp_guard_restart(thread, &regs, &ignored);
+}
+
 void thaw(struct world *world)
 {
+    for (int i = 0; i < world->process_count; i++)
+        for (int k = 0; k < world->processes[i]->thread_count; k++)
+            guard_restart(&world->processes[i]->threads[k]);
     for (int i = 0; i < world->process_count; i++) {
         struct process *process = world->processes[i];
         for (int k = 0; k < process->thread_count; k++) {

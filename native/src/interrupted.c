@@ -20,7 +20,9 @@
 #define COUNTABLE_SECONDS 4000000000ll
 
 /* From include/linux/errno.h: what a syscall returns inside the kernel when a signal or a tracer interrupted it. */
-enum { RESTART_SYS = -512, RESTART_NO_INTERRUPT = -513, RESTART_NO_HANDLER = -514, RESTART_BLOCK = INTERRUPTED_WITH_RESTART_BLOCK };
+enum {
+    RESTART_SYS = -512, RESTART_NO_INTERRUPT = -513, RESTART_NO_HANDLER = INTERRUPTED_WITHOUT_HANDLER, RESTART_BLOCK = INTERRUPTED_WITH_RESTART_BLOCK
+};
 
 static void enter_again(struct user_regs_struct *regs)
 {
@@ -101,7 +103,7 @@ static void sleep_what_is_left(struct user_regs_struct *regs)
 {
     if (regs->orig_rax == SYS_nanosleep && regs->rsi)
         regs->rdi = regs->rsi;
-    if (regs->orig_rax == SYS_clock_nanosleep && regs->r10)
+    if (regs->orig_rax == SYS_clock_nanosleep && regs->r10 && !(regs->rsi & TIMER_ABSTIME))
         regs->rdx = regs->r10;
 }
 
@@ -184,16 +186,13 @@ void interrupted_restart(const struct thread *thread, struct user_regs_struct *r
     if (in_syscall) {
         switch ((long)regs->rax) {
         case RESTART_BLOCK:
+        case RESTART_NO_HANDLER:        /* also what was one with a block (seccomp_guard_restart) */
             if (regs->orig_rax == SYS_restart_syscall) {
                 regs->rax = (uint64_t)-EINTR;       /* the block it would go on by is not here */
                 break;
             }
             shorten(thread, regs, memory);
             sleep_what_is_left(regs);
-            enter_again(regs);
-            break;
-        case RESTART_NO_HANDLER:
-            shorten(thread, regs, memory);
             enter_again(regs);
             break;
         case RESTART_SYS:

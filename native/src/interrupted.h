@@ -11,6 +11,8 @@
 void interrupted_conceal(struct thread *thread);
 /* In rax: the kernel would go on by its own notes (include/linux/errno.h: ERESTART_RESTARTBLOCK). */
 #define INTERRUPTED_WITH_RESTART_BLOCK (-516)
+/* In rax: the kernel would make the call anew, or let it end with EINTR if a handler runs first (ERESTARTNOHAND), as with a restart block. */
+#define INTERRUPTED_WITHOUT_HANDLER (-514)
 /*
  * *regs become those with which a branch's thread starts its interrupted call again. `memory` is the /proc/PID/mem of its process: what is left of a
  * wait is written there.

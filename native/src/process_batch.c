@@ -2,6 +2,7 @@
 #include "files.h"
 #include "memory_batch.h"
 #include "namespace_plan.h"
+#include "parts/parts.h"
 #include "query.h"
 #include "sharing.h"
 
@@ -160,11 +161,13 @@ static void emit_thread_core(struct batch *batch, const struct thread *thread, c
         EMIT(batch, label, SYS_rseq, thread->rseq, thread->rseq_size, 0, thread->rseq_signature);
 }
 
-/* Place the batch; its last op is the wait that ptrace ends. Remembers that op's address. */
-static uint64_t place_with_release(struct context *context, struct batch *batch, int thread_index)
+/* Place the batch; its last op is the wait that ptrace ends. Remembers that op's address. 0 = the thread's filters would not let it get there. */
+static uint64_t place_with_release(struct context *context, struct batch *batch, int thread_index, struct error *err)
 {
     EMIT(batch, context->label, OP_SIGNAL, context->plan->arena + offsetof(struct arena_control, ready));
     int last = EMIT(batch, context->label, OP_WAIT, context->plan->arena + offsetof(struct arena_control, never), 1);
+    if (seccomp_check_rest(batch, &context->process->threads[thread_index], err) < 0)
+        return 0;
     uint64_t address = batch_place(batch);
     context->compiled->points[context->process->index][thread_index].op = address + (uint64_t)last * sizeof(struct op);
     return address;
@@ -179,7 +182,9 @@ static int emit_thread(struct context *context, int index, struct error *err)
     if (emit_parts(&batch, thread, err) < 0)
         return -1;
     EMIT(&batch, context->label, OP_SIGNAL, context->threads_ready);
-    uint64_t start = place_with_release(context, &batch, index);
+    uint64_t start = place_with_release(context, &batch, index, err);
+    if (!start)
+        return -1;
 
     /* The interpreter's clone takes batch and fault record from the new stack. */
     uint64_t stack[2] = { start, plan->arena + offsetof(struct arena_control, fault) };
@@ -255,5 +260,5 @@ uint64_t process_batch(struct compiled *compiled, struct process *process, struc
     emit_thread_core(&context.batch, &process->threads[0], label);
     if (emit_parts(&context.batch, &process->threads[0], err) < 0)
         return 0;
-    return place_with_release(&context, &context.batch, 0);
+    return place_with_release(&context, &context.batch, 0, err);
 }

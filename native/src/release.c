@@ -120,6 +120,8 @@ static int prepare_process(const struct compiled *compiled, const struct process
     pid_t pid = branch->pids[process->index];
     if (take_process(compiled, process, pid, tids, err) < 0)
         return -1;
+    if (seccomp_finish(process, tids, err) < 0)
+        return -1;
     if (unmap_arena(compiled, process, tids[0], err) < 0)
         return -1;
     for (int i = 0; i < process->thread_count; i++)

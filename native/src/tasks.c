@@ -2,6 +2,7 @@
 #include "interrupted.h"
 #include "memory.h"
 #include "namespaces.h"
+#include "parts/parts.h"
 #include "proc.h"
 #include "waits.h"
 
@@ -183,6 +184,9 @@ static int read_thread(struct thread *thread, struct error *err)
     interrupted_conceal(thread);
     if ((long)thread->regs.rax == INTERRUPTED_WITH_RESTART_BLOCK)
         thread->wait_began = waits_began(thread);
+    if ((long)thread->regs.orig_rax >= 0 && (long)thread->regs.rax == INTERRUPTED_WITH_RESTART_BLOCK
+        && seccomp_guard_restart(thread, &thread->regs, err) < 0)
+        return -1;
     struct { uint64_t pointer; uint32_t size, signature, flags, pad; } rseq = { 0 };
     if (ptrace(PTRACE_GET_RSEQ_CONFIG, tid, sizeof rseq, &rseq) < 0)
         return fail_errno(err, "cannot read the rseq registration of thread %d", tid);

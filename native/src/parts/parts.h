@@ -35,6 +35,7 @@ struct filter {
     uint32_t flags;
     uint16_t length;            /* instructions */
     uint64_t *instructions;     /* struct sock_filter, 8 bytes each */
+    uint64_t program;           /* in the arena: struct sock_fprog */
 };
 
 #define AFFINITY_BYTES 128      /* 1024 CPUs */
@@ -83,6 +84,15 @@ struct pending_signals {
 
 /* Filters of a thread that must be installed before it gives up CAP_SYS_ADMIN (seccomp.c). */
 void seccomp_emit_privileged(struct batch *batch, const struct thread *thread);
+/* Refuse a thread whose filters, installed by that, do not let through what follows in its finished batch. */
+int seccomp_check_rest(const struct batch *batch, const struct thread *thread, struct error *err);
+/* Install all others, in the stopped threads of a branch: tids[k] is the host's id of thread k. The arena is still mapped. */
+int seccomp_finish(const struct process *process, const pid_t *tids, struct error *err);
+/*
+ * A thread that is stopped in a call which the kernel would go on with by restart_syscall (rax is -516): if its filters do not let that through, make
+ * it start the call anew, in *regs and in the thread.
+ */
+int seccomp_guard_restart(struct thread *thread, struct user_regs_struct *regs, struct error *err);
 
 /* Priorities that a workspace's root may not set are set by livefork, on the branch's thread with this host id. */
 int attributes_finish(const struct thread *thread, pid_t tid, struct error *err);
