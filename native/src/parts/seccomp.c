@@ -3,7 +3,7 @@
  * a branch's restorer was started under the same ones, so they are there already.
  *
  * A filter is installed last of all, by livefork in the stopped thread, whose filters are suspended then: it may kill on any call that a fork makes.
- * If the thread has neither no_new_privs nor CAP_SYS_ADMIN, its batch installs it just before it gives that up; then it must allow the rest of the batch.
+ * If the thread has neither no_new_privs nor CAP_SYS_ADMIN, its batch installs it just before it gives that up; then it must allow what follows.
  */
 #include "parts.h"
 #include "../filter_verdict.h"
@@ -228,7 +228,8 @@ static const char *name_of(int number)
 static int refuse(const struct thread *thread, int number, uint32_t verdict, struct error *err)
 {
     bool kills = verdict == SECCOMP_RET_KILL_PROCESS || verdict == SECCOMP_RET_KILL_THREAD || verdict == SECCOMP_RET_TRAP;
-    return fail(err, "unsupported", "%s has a seccomp filter that %s %s, which a fork has to make in it; let it set no_new_privs before it installs its filter",
+    return fail(err, "unsupported",
+                "%s has a seccomp filter that %s %s, which a fork has to make in it; let it set no_new_privs before it installs its filter",
                 process_label(thread->process), kills ? "kills it on" : "denies it", name_of(number));
 }
 

@@ -1,9 +1,10 @@
 /*
- * Filters that kill on, or deny, everything but what their process really does: it sleeps, but has not allowed the call by which the kernel goes on with
- * an interrupted sleep (restart_syscall), nor what a fork makes in a process (futex, seccomp, munmap).
+ * Filters that kill on, or deny, everything but what their process really does: it sleeps, but has not allowed the call by which the kernel goes on
+ * with an interrupted sleep (restart_syscall), nor what a fork makes in a process (futex, seccomp, munmap).
  */
 #include "fidelity.h"
 
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
@@ -26,8 +27,13 @@ static void install(uint32_t otherwise, const int *allowed, int count)
     }
     code[length++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, otherwise);
     struct sock_fprog program = { length, code };
-    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+}
+
+static void install_unprivileged(uint32_t otherwise, const int *allowed, int count)
+{
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    install(otherwise, allowed, count);
 }
 
 /* The sleep has no place for what is left of it. Returns whether none of them failed. */
@@ -44,8 +50,8 @@ static bool nap_until_go(void)
 static void __attribute__((noreturn)) run_killed(void)
 {
     static const int older[] = { SYS_nanosleep, SYS_exit_group, SYS_prctl }, newer[] = { SYS_nanosleep, SYS_exit_group };
-    install(SECCOMP_RET_KILL_PROCESS, older, 3);
-    install(SECCOMP_RET_KILL_PROCESS, newer, 2);
+    install_unprivileged(SECCOMP_RET_KILL_PROCESS, older, 3);
+    install_unprivileged(SECCOMP_RET_KILL_PROCESS, newer, 2);
     if (nap_until_go())
         syscall(SYS_getppid);
     _exit(1);
@@ -54,7 +60,7 @@ static void __attribute__((noreturn)) run_killed(void)
 static void __attribute__((noreturn)) run_denied(void)
 {
     static const int allowed[] = { SYS_nanosleep, SYS_exit_group };
-    install(SECCOMP_RET_ERRNO | DENIED, allowed, 2);
+    install_unprivileged(SECCOMP_RET_ERRNO | DENIED, allowed, 2);
     bool fine = nap_until_go();
     _exit(fine && syscall(SYS_getppid) == -1 && errno == DENIED ? 5 : 1);
 }
@@ -63,7 +69,7 @@ static void *nap_in_thread(void *unused)
 {
     static const int allowed[] = { SYS_nanosleep, SYS_exit };
     (void)unused;
-    install(SECCOMP_RET_KILL_PROCESS, allowed, 2);
+    install_unprivileged(SECCOMP_RET_KILL_PROCESS, allowed, 2);
     if (nap_until_go())
         syscall(SYS_exit, 0);
     syscall(SYS_getppid);
@@ -109,6 +115,19 @@ static void __attribute__((noreturn)) run_in_step(void)
     _exit(nap_until_go() ? 7 : 1);
 }
 
+/* Installed by a privilege that it gives up, without no_new_privs: what a fork has to do after that is allowed, restart_syscall is not. */
+static void __attribute__((noreturn)) run_privileged(void)
+{
+    static const int allowed[] = { SYS_nanosleep, SYS_exit_group, SYS_futex, SYS_capset, SYS_prctl };
+    struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };
+    struct __user_cap_data_struct none[2] = { { 0 } };
+    MUST(unshare(CLONE_NEWUSER));
+    install(SECCOMP_RET_ERRNO | DENIED, allowed, 5);
+    MUST((int)syscall(SYS_capset, &header, none));
+    bool fine = nap_until_go() && prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 0;
+    _exit(fine && syscall(SYS_getppid) == -1 && errno == DENIED ? 8 : 1);
+}
+
 static pid_t start(void (*run)(void))
 {
     pid_t child = fidelity_fork();
@@ -124,6 +143,7 @@ int main(void)
     go = mmap(NULL, sizeof *go, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(go != MAP_FAILED, "no shared page");
     pid_t killed = start(run_killed), denied = start(run_denied), threaded = start(run_with_thread), in_step = start(run_in_step);
+    pid_t privileged = start(run_privileged);
     fidelity_sleep_ms(600);
     fidelity_ready();
     fidelity_await_go();
@@ -134,5 +154,6 @@ int main(void)
     fidelity_expect_exit(denied, 5);
     fidelity_expect_exit(threaded, 6);
     fidelity_expect_exit(in_step, 7);
+    fidelity_expect_exit(privileged, 8);
     fidelity_pass();
 }
