@@ -308,7 +308,7 @@ static int own_net_cookie(const struct world *world, uint64_t *cookie, struct er
     return 0;
 }
 
-int namespace_of_socket(struct world *world, int socket, const struct namespace **net, struct error *err)
+static int find_net(struct world *world, int socket, bool must_be_lived_in, const struct namespace **net, struct error *err)
 {
     *net = NULL;
     uint64_t own = 0, cookie = 0;
@@ -323,8 +323,20 @@ int namespace_of_socket(struct world *world, int socket, const struct namespace 
     struct namespace *found = namespace_of_descriptor(world, fd, NAMESPACE_NET, err);
     if (!found)
         return -1;
+    if (must_be_lived_in && found->nested && !found->member)
+        return 0;
     if (found->nested && !found->member && namespace_contents_read(world, found, err) < 0)
         return -1;
     *net = found;
     return 0;
+}
+
+int namespace_of_socket(struct world *world, int socket, const struct namespace **net, struct error *err)
+{
+    return find_net(world, socket, false, net, err);
+}
+
+int namespace_of_unix_socket(struct world *world, int socket, const struct namespace **net, struct error *err)
+{
+    return find_net(world, socket, true, net, err);
 }

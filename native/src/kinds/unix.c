@@ -171,7 +171,7 @@ static int unix_capture(struct world *world, struct description *description, st
     socket->label = label_of(description);
     if (find_diag(table, description, &socket->diag, err) < 0)
         return -1;
-    if (namespace_of_socket(world, description->local, &socket->net, err) < 0)
+    if (namespace_of_unix_socket(world, description->local, &socket->net, err) < 0)
         return -1;
     socket->type = socket_number(description->local, SO_TYPE);
     socket->listening = socket_number(description->local, SO_ACCEPTCONN) == 1;
