@@ -10,10 +10,11 @@ import os
 import random
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
-from engine import api, process
+from engine import api, process, syscalls
 from engine.errors import EngineError
 from engine.network import dns, fdserver
 from portal.stream.frames import FrameTracker
@@ -138,11 +139,13 @@ def test_accounts_of_a_hostile_workspace(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(process, "_table", table)
 
+    workspace = SimpleNamespace(id="ws-1", pid=os.getpid(), pid_start=syscalls.start_time(os.getpid()))
+
     def run(data: bytes) -> None:
         given["/etc/passwd"], _, given["/etc/group"] = data.partition(b"\n\n")
         for user in ("root", "user", "1000", "user:7", "9" * 5000, "user:" + "9" * 5000):
             try:
-                account = process._find_account(os.getpid(), user)
+                account = process._find_account(workspace, user)
             except EngineError:
                 continue
             assert 0 <= account.uid < 1 << 32 and 0 <= account.gid < 1 << 32 and all(0 <= group < 1 << 32 for group in account.groups)
