@@ -308,7 +308,7 @@ static int own_net_cookie(const struct world *world, uint64_t *cookie, struct er
     return 0;
 }
 
-static int find_net(struct world *world, int socket, bool must_be_lived_in, const struct namespace **net, struct error *err)
+static int find_net(struct world *world, int socket, bool or_own, const struct namespace **net, struct error *err)
 {
     *net = NULL;
     uint64_t own = 0, cookie = 0;
@@ -323,10 +323,12 @@ static int find_net(struct world *world, int socket, bool must_be_lived_in, cons
     struct namespace *found = namespace_of_descriptor(world, fd, NAMESPACE_NET, err);
     if (!found)
         return -1;
-    if (must_be_lived_in && found->nested && !found->member)
+    if (found->nested && !found->member && namespace_contents_read(world, found, err) < 0) {
+        if (!or_own || strcmp(err->code, "unsupported") != 0)
+            return -1;
+        *err = (struct error){ 0 };
         return 0;
-    if (found->nested && !found->member && namespace_contents_read(world, found, err) < 0)
-        return -1;
+    }
     *net = found;
     return 0;
 }

@@ -33,8 +33,8 @@ void namespace_leave_net(struct batch *batch, const struct namespace *net);
 /* The network namespace of a socket; NULL = the workspace's own. */
 int namespace_of_socket(struct world *world, int socket, const struct namespace **net, struct error *err);
 /*
- * The same for a unix socket. One that was accepted belongs to the namespace of who connected, maybe the host's: such a one, in which nobody of the
- * workspace lives, counts as the workspace's own, since a unix socket needs its namespace for abstract names alone.
+ * The same for a unix socket. One that was accepted belongs to the namespace of who connected, maybe the host's: one that cannot be made again and in
+ * which nobody of the workspace lives counts as the workspace's own, since a unix socket needs its namespace for abstract names alone.
  */
 int namespace_of_unix_socket(struct world *world, int socket, const struct namespace **net, struct error *err);
 
