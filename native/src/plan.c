@@ -80,6 +80,16 @@ static int64_t nanoseconds_of(const struct timespec *time)
     return time->tv_sec < COUNTABLE_SECONDS ? time->tv_sec * NANOSECONDS + time->tv_nsec : -1;
 }
 
+struct timespec timespec_sum(struct timespec a, struct timespec b)
+{
+    struct timespec total = { a.tv_sec + b.tv_sec, a.tv_nsec + b.tv_nsec };
+    if (total.tv_nsec >= NANOSECONDS) {
+        total.tv_nsec -= NANOSECONDS;
+        total.tv_sec++;
+    }
+    return total;
+}
+
 void emit_time_left(struct batch *batch, uint64_t cell, struct timespec left, const struct timespec *captured, uint64_t unit, const char *what)
 {
     int64_t nanoseconds = nanoseconds_of(&left);

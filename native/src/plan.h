@@ -67,6 +67,7 @@ int emit_op(struct batch *batch, struct op op, const char *what, ...) __attribut
 /* A cell in the arena that receives the result of the op last emitted on this batch (the value is stored 64 bits wide); give its address to OP_LOAD. */
 uint64_t emit_result_cell(struct batch *batch);
 
+struct timespec timespec_sum(struct timespec a, struct timespec b);
 /*
  * Make the batch write into the timespec (unit 1) or timeval (unit 1000, in ns) at `cell` what is left when it runs, of the time `left` that was left
  * at `captured` (CLOCK_MONOTONIC). A time so long that it cannot be counted in ns stays as it is.

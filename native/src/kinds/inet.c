@@ -68,22 +68,6 @@ static int check(struct world *world, const struct description *description, str
 
 /* ---- capture ---- */
 
-/* description_label reads /proc each time; with a thousand connections that adds up, and they come holder by holder. */
-static char *label_of(const struct description *description)
-{
-    static const struct process *last;
-    static char holder[96];
-    if (!description->holder)
-        return must_copy_string(description_label(description));
-    if (description->holder != last) {
-        last = description->holder;
-        snprintf(holder, sizeof holder, "%s", process_label(last));
-    }
-    char label[160];
-    snprintf(label, sizeof label, "%s fd %d: internet socket", holder, description->holder_fd);
-    return must_copy_string(label);
-}
-
 static int read_addresses(struct inet_socket *socket, struct error *err)
 {
     int fd = socket->description->local;
@@ -122,7 +106,7 @@ static int capture(struct world *world, struct description *description, struct 
     struct inet_socket *socket = description->data = must_alloc(sizeof *socket);
     int fd = description->local;
     socket->description = description;
-    socket->label = label_of(description);
+    socket->label = must_copy_string(description_label(description));
     socket->domain = socket_number(fd, SO_DOMAIN);
     socket->type = socket_number(fd, SO_TYPE);
     socket->protocol = socket_number(fd, SO_PROTOCOL);

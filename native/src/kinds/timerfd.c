@@ -17,7 +17,6 @@
 
 #define FDINFO_LIMIT 4096
 #define TRIES 20                /* a period of 1 ms may end during one of them */
-#define NANOSECONDS 1000000000ll
 #ifndef TFD_IOC_SET_TICKS
 #define TFD_IOC_SET_TICKS _IOW('T', 0, uint64_t)
 #endif
@@ -85,16 +84,6 @@ static int timerfd_capture(struct world *world, struct description *description,
     return 0;
 }
 
-static struct timespec sum(struct timespec a, struct timespec b)
-{
-    struct timespec total = { a.tv_sec + b.tv_sec, a.tv_nsec + b.tv_nsec };
-    if (total.tv_nsec >= NANOSECONDS) {
-        total.tv_nsec -= NANOSECONDS;
-        total.tv_sec++;
-    }
-    return total;
-}
-
 static int timerfd_emit(struct plan *plan, const struct description *description, enum stage stage, struct error *err)
 {
     (void)err;
@@ -111,7 +100,7 @@ static int timerfd_emit(struct plan *plan, const struct description *description
         struct itimerspec spec = state->spec;
         int flags = state->settime_flags & (TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET);
         if (flags & TFD_TIMER_ABSTIME)
-            spec.it_value = sum(spec.it_value, state->captured);
+            spec.it_value = timespec_sum(spec.it_value, state->captured);
         uint64_t place = plan_data(plan, &spec, sizeof spec);
         if (!(flags & TFD_TIMER_ABSTIME))
             emit_period_left(batch, place + offsetof(struct itimerspec, it_value), &spec, &state->monotonic, ticks, what);

@@ -145,22 +145,6 @@ static void read_groups(struct unix_socket *socket)
     groups->count = (int)(size / sizeof(gid_t));
 }
 
-/* description_label reads /proc each time; with thousands of sockets that adds up, and they come holder by holder. */
-static char *label_of(const struct description *description)
-{
-    static const struct process *last;
-    static char holder[96];
-    if (!description->holder)
-        return must_copy_string(description_label(description));
-    if (description->holder != last) {
-        last = description->holder;
-        snprintf(holder, sizeof holder, "%s", process_label(last));
-    }
-    char label[160];
-    snprintf(label, sizeof label, "%s fd %d: unix socket", holder, description->holder_fd);
-    return must_copy_string(label);
-}
-
 static int unix_capture(struct world *world, struct description *description, struct error *err)
 {
     struct unix_table *table = table_of(world, err);
@@ -168,7 +152,7 @@ static int unix_capture(struct world *world, struct description *description, st
         return -1;
     struct unix_socket *socket = description->data = must_alloc(sizeof *socket);
     socket->description = description;
-    socket->label = label_of(description);
+    socket->label = must_copy_string(description_label(description));
     if (find_diag(table, description, &socket->diag, err) < 0)
         return -1;
     if (namespace_of_unix_socket(world, description->local, &socket->net, err) < 0)

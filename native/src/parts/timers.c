@@ -20,20 +20,9 @@
 #define PR_TIMER_CREATE_RESTORE_IDS_GET 2
 #endif
 #define INTERVAL_TIMERS 3
-#define NANOSECONDS 1000000000ll
 #define PROC_LIMIT (1u << 20)
 #define MAX_TIMERS 1024
 #define MAX_ID_BY_COUNTING 4096
-
-static struct timespec sum(struct timespec a, struct timespec b)
-{
-    struct timespec total = { a.tv_sec + b.tv_sec, a.tv_nsec + b.tv_nsec };
-    if (total.tv_nsec >= NANOSECONDS) {
-        total.tv_nsec -= NANOSECONDS;
-        total.tv_sec++;
-    }
-    return total;
-}
 
 /*
  * Time goes on while the source is frozen: a timer that was still running when it was asked may have rung before the pending signals were read. Then
@@ -41,7 +30,7 @@ static struct timespec sum(struct timespec a, struct timespec b)
  */
 static bool rang_meanwhile(const struct process_state *state, const struct timespec *asked, struct timespec left)
 {
-    struct timespec due = sum(*asked, left), read = state->pending_read;
+    struct timespec due = timespec_sum(*asked, left), read = state->pending_read;
     return due.tv_sec < read.tv_sec || (due.tv_sec == read.tv_sec && due.tv_nsec <= read.tv_nsec);
 }
 
@@ -99,7 +88,7 @@ static int interval_emit(struct batch *batch, const struct thread *thread, struc
         struct timespec left = { timer->it_value.tv_sec, timer->it_value.tv_usec * 1000 };
         if (i == ITIMER_REAL && rang_meanwhile(state, &state->interval_timers_read, left)
             && is_pending(state->pending, state->pending_count, SIGALRM, SI_KERNEL, 0)) {
-            left = sum(left, (struct timespec){ timer->it_interval.tv_sec, timer->it_interval.tv_usec * 1000 });
+            left = timespec_sum(left, (struct timespec){ timer->it_interval.tv_sec, timer->it_interval.tv_usec * 1000 });
             if (!timer->it_interval.tv_sec && !timer->it_interval.tv_usec)
                 continue;
         }
@@ -246,7 +235,7 @@ static void emit_arm(struct batch *batch, const struct process *process, const s
     const struct process_state *state = process->state;
     struct itimerspec spec = timer->spec;
     if (timer->clock >= 0 && rang_meanwhile(state, &state->timers_read[0], spec.it_value) && signal_is_pending(process, timer)) {
-        spec.it_value = sum(spec.it_value, spec.it_interval);
+        spec.it_value = timespec_sum(spec.it_value, spec.it_interval);
         if (!spec.it_interval.tv_sec && !spec.it_interval.tv_nsec)
             return;
     }
@@ -255,7 +244,7 @@ static void emit_arm(struct batch *batch, const struct process *process, const s
     bool boottime = timer->clock == CLOCK_BOOTTIME || timer->clock == CLOCK_BOOTTIME_ALARM;
     bool steady = timer->clock == CLOCK_MONOTONIC || boottime;
     if (steady)
-        spec.it_value = sum(spec.it_value, state->timers_read[boottime]);
+        spec.it_value = timespec_sum(spec.it_value, state->timers_read[boottime]);
     uint64_t place = plan_data(batch->plan, &spec, sizeof spec);
     /* On the wall clock a relative timer must not move when it is set, and an absolute one cannot be told from it. CPU time did not pass. */
     if (!steady && timer->clock >= 0 && timer->clock != CLOCK_PROCESS_CPUTIME_ID && timer->clock != CLOCK_THREAD_CPUTIME_ID)
