@@ -85,6 +85,15 @@ async def test_default_names_do_not_collide(client: EngineClient, source: dict) 
         await client.fork("src", name="src-clone")
 
 
+async def test_default_names_of_deep_branches_stay_usable(client: EngineClient, source: dict) -> None:
+    parent, names = (await client.launch(IMAGE, name="n" * 41, wait=True))["id"], []
+    for _ in range(3):
+        branches = [branch for _ in range(2) for branch in (await client.fork(parent, copies=2))["branches"]]
+        names += [branch["name"] for branch in branches]
+        parent = branches[-1]["id"]
+    assert len(set(names)) == 12 and all(len(name) <= 41 for name in names)
+
+
 FAILURES = [
     ("refuse", Unsupported, "io_uring"),
     ("garbage", Internal, "not an event"),
