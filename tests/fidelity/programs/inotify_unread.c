@@ -48,5 +48,8 @@ int main(void)
     expect(quiet, other, IN_DELETE, "one");
     MUST(ioctl(busy, FIONREAD, &bytes));
     CHECK(bytes == 0, "%d bytes are left", bytes);
+    /* Bringing the overflow about takes a watch. */
+    int expected = directory + (fidelity_in_branch() ? 2 : 1), next = MUST(inotify_add_watch(busy, "/proc", IN_CREATE));
+    CHECK(next == expected, "the next number is %d, not %d", next, expected);
     fidelity_pass();
 }
