@@ -107,9 +107,8 @@ class Harness:
             (image / name).mkdir(parents=True)
         (image / "tmp").chmod(0o1777)
         (image / "etc/passwd").write_text("root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/tmp:/bin/sh\n")
-        if BUSYBOX.exists():
-            shutil.copy2(BUSYBOX, image / "bin/busybox")
-            (image / "bin/sh").symlink_to("busybox")
+        shutil.copy2(BUSYBOX, image / "bin/busybox")
+        (image / "bin/sh").symlink_to("busybox")
 
     def _next(self) -> int:
         self._count += 1
