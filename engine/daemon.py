@@ -68,6 +68,8 @@ class Daemon:
         await asyncio.to_thread(self.storage.open)
         self._stack.callback(self._close_storage)
         await asyncio.to_thread(self.tools.install)
+        await asyncio.to_thread(self.tools.learnt.learn, self.tools.livefork)
+        self._stack.callback(self.tools.learnt.close)
         self.runtime.open()
         self._stack.callback(self.runtime.close)
         await self.database.open()

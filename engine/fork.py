@@ -220,7 +220,7 @@ class Forker:
         manager = self._manager
         frozen_at = resumed_at = None
         log = manager.config.run / f"livefork-{run.source.id}.log"
-        program = Livefork(manager.tools.livefork, run.source.pid, run.stages, run.options.arguments(), log)
+        program = Livefork(manager.tools, run.source.pid, run.stages, run.options.arguments(), log)
         try:
             async with asyncio.timeout(_NATIVE_SECONDS), program as native:
                 async for event in native.events():

@@ -17,6 +17,7 @@ from engine import findings, runtime, syscalls
 from engine.errors import Conflict, EngineError, Internal, LimitReached
 from engine.stage import Stage
 from engine.text import printable
+from engine.tools import Tools
 from engine.waiting import readable
 
 log = logging.getLogger(__name__)
@@ -45,8 +46,9 @@ async def tidy(program: Path, source_pid: int) -> None:
 class Livefork:
     """`async with Livefork(...) as run`: leaving the block leaves no process behind and the source running."""
 
-    def __init__(self, program: Path, source_pid: int, stages: list[Stage], options: list[str], log: Path) -> None:
-        self._program = program
+    def __init__(self, tools: Tools, source_pid: int, stages: list[Stage], options: list[str], log: Path) -> None:
+        self._program = tools.livefork
+        self._learnt = tools.learnt
         self._source_pid = source_pid
         self._stages = stages
         self._options = options
@@ -63,8 +65,8 @@ class Livefork:
             argv += ["--branch", f"{stage.id}:{stage.control.fileno()}:{stage.pid}"]
         log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            fds = [theirs.fileno(), *(stage.control.fileno() for stage in self._stages)]
-            self._pid = runtime.spawn([*argv, *self._options], (None, log, log), keep=fds)
+            fds = [theirs.fileno(), *(stage.control.fileno() for stage in self._stages), *self._learnt.fds]
+            self._pid = runtime.spawn([*argv, *self._options, *self._learnt.arguments], (None, log, log), keep=fds)
         except OSError as error:
             ours.close()
             raise Internal(f"cannot start {self._program}: {error}") from error

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from engine import bundle
 from engine.errors import Unavailable
+from engine.learnt import Learnt
 
 _PROGRAMS = {"init": "tclone-init", "restore": "tclone-restore"}
 _ELF = b"\x7fELF"
@@ -22,6 +23,7 @@ class Tools:
         self._pool = pool
         self._libexec = libexec
         self.digest = ""
+        self.learnt = Learnt()
 
     @property
     def livefork(self) -> Path:

@@ -123,6 +123,21 @@ void control_done(const struct control *control, const struct phase_times *times
                 times->usable);
 }
 
+void control_learnt(const struct control *control, const char *facts, int fd)
+{
+    char text[2048];
+    union { char bytes[CMSG_SPACE(sizeof(int))]; struct cmsghdr align; } buffer = { 0 };
+    struct iovec io = { text, (size_t)snprintf(text, sizeof text, "{\"event\":\"learnt\",\"facts\":\"%s\"}", facts) };
+    struct msghdr header = { .msg_iov = &io, .msg_iovlen = 1 };
+    if (fd >= 0) {
+        buffer.align = (struct cmsghdr){ .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof fd) };
+        header.msg_control = &buffer;
+        header.msg_controllen = sizeof buffer;
+        memcpy(CMSG_DATA(&buffer.align), &fd, sizeof fd);
+    }
+    sendmsg(control->socket, &header, MSG_NOSIGNAL);
+}
+
 /* {"op":"root","branch":"ws-4"}: the sender is the engine, so the packet has exactly this form. */
 static bool names_branch(const char *packet, const char *id)
 {

@@ -21,6 +21,8 @@ void control_branch(const struct control *control, const struct branch *branch);
 void control_blocker(const struct control *control, const struct blocker *blocker);
 void control_error(const struct control *control, const struct error *err);
 void control_done(const struct control *control, const struct phase_times *times, int processes, int threads, int64_t bytes);
+/* Facts, and the descriptor that goes with them if it is not negative. */
+void control_learnt(const struct control *control, const char *facts, int fd);
 /* Receive until every live branch has its root. */
 int control_await_roots(const struct control *control, struct branch *branches, int count, struct error *err);
 /* Read what the engine has sent and nobody wants any more: closing a socket with unread packets would cost the engine our last answer. */

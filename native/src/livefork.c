@@ -41,15 +41,19 @@ struct job {
     int branch_count;
     struct phase_times times;
     int64_t bytes;
+    const char *learnt;
 };
 
 static const char usage[] =
     "usage: tclone-livefork fork --source PID --control FD --branch ID:SOCKFD:INITPID [--branch ...] [--tcp-close] [--ghost-limit BYTES]\n"
+    "                            [--learnt FD:TEXT]\n"
     "       tclone-livefork tidy --source PID\n"
     "       tclone-livefork check --source PID\n"
+    "       tclone-livefork learn --control FD\n"
     "fork   copies the running workspace whose first process is PID into prepared branches\n"
     "tidy   takes out of a workspace what a fork that was killed half-way has left in the memory of its processes\n"
-    "check  prints, as JSON, what in the workspace cannot be forked (blockers) and what a branch will not have (warnings)\n";
+    "check  prints, as JSON, what in the workspace cannot be forked (blockers) and what a branch will not have (warnings)\n"
+    "learn  sends what this program finds out about the kernel, and a descriptor: given to each fork, they save it 3 ms\n";
 
 static int parse_branch(struct job *job, char *text)
 {
@@ -69,7 +73,8 @@ static int parse(struct job *job, int argc, char **argv)
 {
     static const struct option options[] = {
         { "source", required_argument, NULL, 's' }, { "control", required_argument, NULL, 'c' }, { "branch", required_argument, NULL, 'b' },
-        { "tcp-close", no_argument, NULL, 't' }, { "ghost-limit", required_argument, NULL, 'g' }, { 0 },
+        { "tcp-close", no_argument, NULL, 't' }, { "ghost-limit", required_argument, NULL, 'g' }, { "learnt", required_argument, NULL, 'l' },
+        { 0 },
     };
     job->control.socket = -1;
     job->world.options.ghost_limit = GHOST_LIMIT;
@@ -84,10 +89,11 @@ static int parse(struct job *job, int argc, char **argv)
             break;
         case 't': job->world.options.tcp_close = true; break;
         case 'g': job->world.options.ghost_limit = strtoull(optarg, NULL, 10); break;
+        case 'l': job->learnt = optarg; break;
         default: return -1;
         }
     }
-    return job->world.source_pid > 0 && optind == argc ? 0 : -1;
+    return optind == argc ? 0 : -1;
 }
 
 static int open_source(struct world *world, struct error *err)
@@ -194,7 +200,7 @@ static int finish_branches(struct job *job, struct error *err)
 
 static int run_fork(struct job *job, struct error *err)
 {
-    memory_flags_start();
+    memory_flags_start(job->learnt);
     if (mounts_read_base(job->branches[0].init, err) < 0 || open_source(&job->world, err) < 0 || inject_prepare(err) < 0 || run_preflight(job, err) < 0 ||
         mqueue_prepare(&job->world, err) < 0 || settle(job->world.net_ns, err) < 0)
         return -1;
@@ -278,7 +284,7 @@ static int command_check(struct job *job)
 {
     struct error err = { 0 };
     struct findings findings = { 0 };
-    memory_flags_start();
+    memory_flags_start(NULL);
     if (preflight(job->world.source_pid, &job->world.options, true, &findings, &err) < 0) {
         fprintf(stderr, "tclone-livefork: %s\n", err.message);
         return exit_status(&err);
@@ -288,6 +294,15 @@ static int command_check(struct job *job)
     printf(",");
     print_list("warnings", &findings.warnings);
     printf(",\"processes\":%d}\n", findings.processes);
+    return EXIT_DONE;
+}
+
+static int command_learn(const struct job *job)
+{
+    int program;
+    memory_flags_start(NULL);
+    AUTO_FREE char *facts = memory_flags_facts(&program);
+    control_learnt(&job->control, facts ? facts : "", program);
     return EXIT_DONE;
 }
 
@@ -309,12 +324,15 @@ int main(int argc, char **argv)
     const char *command = argc > 1 ? argv[1] : "";
     job.control.started = monotonic_ns();
     if (argc > 1 && parse(&job, argc - 1, argv + 1) == 0) {
-        if (strcmp(command, "fork") == 0 && job.branch_count > 0)
+        bool source = job.world.source_pid > 0;
+        if (strcmp(command, "fork") == 0 && source && job.branch_count > 0)
             return command_fork(&job);
-        if (strcmp(command, "tidy") == 0)
+        if (strcmp(command, "tidy") == 0 && source)
             return command_tidy(&job);
-        if (strcmp(command, "check") == 0)
+        if (strcmp(command, "check") == 0 && source)
             return command_check(&job);
+        if (strcmp(command, "learn") == 0 && !source && job.control.socket >= 0)
+            return command_learn(&job);
     }
     fputs(usage, stderr);
     return EXIT_USAGE;

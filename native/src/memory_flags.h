@@ -13,9 +13,14 @@ enum memory_attribute {
 };
 #define MEMORY_BIT(attribute) (1u << (attribute))
 
-/* Begin, in the background, what takes some milliseconds; and wait for its end. Both before the freeze. */
-void memory_flags_start(void);
+/*
+ * Begin, in the background, what takes some milliseconds; and wait for its end. Both before the freeze. `learnt` is NULL or "FD:TEXT" of an earlier run
+ * of this program since the machine was started (memory_flags_facts), and saves them; a text of another program is not believed.
+ */
+void memory_flags_start(const char *learnt);
 void memory_flags_prepare(void);
+/* What was learnt, as text (the caller's), and the descriptor that goes with it; NULL where the kernel does not tell cheaply. */
+char *memory_flags_facts(int *program);
 /* Does the running process seem to have mappings that memory_check_vma refuses? Cheap; says no where this kernel does not tell cheaply. */
 bool memory_flags_suspicious(const struct process *process);
 /* Set `attributes` and `key` of every mapping that memory_read_map found, and the map's lock_future. */

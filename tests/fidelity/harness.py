@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from engine import bundle, cgroups, overlay, runtime, storage, syscalls
+from engine.learnt import Learnt
 from tests.fidelity import programs
 from tests.fidelity.livefork import NATIVE, Container, ForkError, ForkResult, ForkRun
 
@@ -54,6 +55,7 @@ class Harness:
         self.runtime = runtime.Runtime(directory / "run")
         self.cgroups = cgroups.Cgroups(f"tclone-harness-{os.getpid()}")
         self.containers: list[Container] = []
+        self.learnt = Learnt()
         self._count = 0
 
     async def __aenter__(self) -> "Harness":
@@ -61,11 +63,13 @@ class Harness:
         self.storage.open()
         self.runtime.open()
         self._make_tools()
+        self.learnt.learn(NATIVE / "tclone-livefork")
         return self
 
     async def __aexit__(self, *_: object) -> None:
         for container in reversed(self.containers):
             await self._remove(container)
+        self.learnt.close()
         self.cgroups.remove_parent()
         self.runtime.close()
         self.storage.close()
@@ -192,8 +196,9 @@ class Harness:
             if when_staged is not None:
                 when_staged([container for container, _ in staged])
             run = ForkRun(
-                source, staged, lambda branch: self.branch_root(source, branch), options or [], stop_at, self.verbose, launcher, when_stopped
-            )
+                source, staged, lambda branch: self.branch_root(source, branch), options or [], stop_at, self.verbose, launcher, when_stopped,
+                self.learnt,
+            )  # fmt: skip
             return await asyncio.to_thread(run.run)
         except BaseException:
             for container, _ in staged:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.config import REPO
+from engine.learnt import Learnt
 
 NATIVE = Path(os.environ.get("TCLONE_LIBEXEC", REPO / "native" / "build"))
 _FORK_SECONDS = 60.0
@@ -91,10 +92,12 @@ class ForkRun:
         verbose: bool = False,
         launcher: Sequence[str] = (),
         when_stopped: Callable[[int, list[Container]], None] | None = None,
+        learnt: Learnt | None = None,
     ) -> None:
         """`launcher` is put before livefork's command line. `when_stopped` gets livefork's pid once it has stopped itself at the phase
-        `stop_at`, and the branches; without it livefork is killed there.
+        `stop_at`, and the branches; without it livefork is killed there. `learnt`: what is told to livefork about the kernel.
         """
+        self.learnt = learnt or Learnt()
         self.launcher = launcher
         self.when_stopped = when_stopped
         self.make_root = make_root
@@ -128,7 +131,8 @@ class ForkRun:
 
     def _start(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         argv = [*self.launcher, str(NATIVE / "tclone-livefork"), "fork", "--source", str(self.source.pid), "--control", str(theirs.fileno())]
-        passed = [theirs.fileno()]
+        argv += self.learnt.arguments
+        passed = [theirs.fileno(), *self.learnt.fds]
         for container, sock in self.staged:
             argv += ["--branch", f"{container.id}:{sock.fileno()}:{container.pid}"]
             passed.append(sock.fileno())
