@@ -8,16 +8,21 @@ from aiohttp import web
 
 from engine.config import Config
 from portal import security
-from portal.api import Api
-from portal.attempts import Attempts
+from portal.api.images import Images
+from portal.api.logins import Logins
+from portal.api.workspaces import Workspaces
 from portal.builds import Builds
 from portal.database import Database
 from portal.feed import Feed
+from portal.housekeeping import Housekeeping
+from portal.identity import Identity
 from portal.live import Live
 from portal.node import Node, Patience
+from portal.owners import Owners
 from portal.pages import Pages
 from portal.places import Places
 from portal.private import Private
+from portal.routes import Router
 from portal.sessions import ABSOLUTE_SECONDS, IDLE_SECONDS, Sessions
 from portal.tickets import Tickets
 
@@ -41,22 +46,25 @@ class Control:
         self.database = Database(places.database)
         self.sessions = Sessions(self.database, options.idle_seconds, options.absolute_seconds)
         self.tickets = Tickets()
-        self.attempts = Attempts()
         self.node = Node(config.socket, options.patience)
         self.feed = Feed(self.node)
         self.builds = Builds(self.node, self.feed, config.images)
-        self._live = Live(self.feed, self.sessions)
-        api = Api(
-            self.node, self.feed, self.builds, self.sessions, self.tickets, self.database, self.attempts
-        )
+        self.identity = Identity()
+        self.owners = Owners(self.database)
+        self._housekeeping = Housekeeping(self.feed, [self.owners])
+        self._live = Live(self.feed, self.sessions, self.identity, self.owners)
         self.private = Private(self.sessions, self.tickets).application()
-        self.public = self._public(Pages(), api)
+        self.public = self._public(Pages())
 
-    def _public(self, pages: Pages, api: Api) -> web.Application:
+    def _public(self, pages: Pages) -> web.Application:
         guards = [pages.html_errors, security.errors, security.canonical_host, security.same_origin]
         app = web.Application(middlewares=guards, client_max_size=_BODY_LIMIT)
         app[security.SESSIONS] = self.sessions
-        app.add_routes([*pages.routes(), *api.routes(), *self._live.routes()])
+        logins = Logins(self.database, self.sessions, self.tickets)
+        parts = [logins, Workspaces(self.node, self.feed, self.owners, self.tickets), Images(self.builds)]
+        routes = [route for part in parts for route in part.routes()]
+        app.add_routes([*pages.routes(), *self._live.routes(), *logins.open_routes()])
+        app.add_routes(Router(self.identity, self.owners).bind(routes))
         app.on_response_prepare.append(security.add_headers)
         app.on_shutdown.append(self._close_pages)
         return app
@@ -68,11 +76,14 @@ class Control:
         """Raises sqlite3.Error or OSError when the database cannot be used."""
         await self.database.open()
         await self.sessions.open()
+        await self.owners.open()
         await self.node.__aenter__()
         self.feed.start()
+        self._housekeeping.start()
 
     async def close(self) -> None:
         await self.builds.close()
+        await self._housekeeping.close()
         await self.feed.close()
         await self.node.__aexit__(None, None, None)
         await self.sessions.close()

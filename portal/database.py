@@ -1,4 +1,4 @@
-"""The portal's SQLite file: the account, sessions and desks. Only hashes of secrets are in it."""
+"""The portal's SQLite file. Only hashes of secrets are in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _BUSY_MS = 5000
-_SCHEMA = """
+# Each brings a file of the version before it up to the next; PRAGMA user_version counts those that were done. Never change one that was released.
+_MIGRATIONS = (
+    """
 CREATE TABLE IF NOT EXISTS accounts (user TEXT PRIMARY KEY, password_hash TEXT NOT NULL, changed REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS sessions (
     id TEXT PRIMARY KEY, cookie_hash TEXT NOT NULL UNIQUE, key_hash TEXT NOT NULL, user TEXT NOT NULL,
@@ -21,7 +23,11 @@ CREATE TABLE IF NOT EXISTS sessions (
 CREATE TABLE IF NOT EXISTS desks (
     hash TEXT PRIMARY KEY, session TEXT NOT NULL REFERENCES sessions(id) ON DELETE CASCADE, workspace TEXT NOT NULL,
     created REAL NOT NULL);
-"""
+""",
+    """
+CREATE TABLE owners (workspace TEXT PRIMARY KEY, user TEXT NOT NULL);
+""",
+)
 
 
 def digest(secret: str) -> str:
@@ -37,8 +43,26 @@ def connect(path: Path) -> sqlite3.Connection:
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")
     connection.execute("PRAGMA foreign_keys=ON")
-    connection.executescript(_SCHEMA)
+    _migrate(connection, path)
     return connection
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Raises sqlite3.DatabaseError for a file of a later release, which must not be written to."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > len(_MIGRATIONS):
+            raise sqlite3.DatabaseError(f"{path} was written by a later release of TClone; install that one again")
+        for statements in _MIGRATIONS[version:]:
+            for statement in statements.split(";"):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        connection.close()
+        raise
+    connection.execute("COMMIT")
 
 
 class Database:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class PortalError(Exception):
-    """Base of every refusal the portal makes itself. `code` and `status` are what the browser sees."""
+    """Base of every refusal the portal makes itself. `code` and `status` are what the browser sees, and `more` beside the message."""
 
     code = "internal"
     status = 500
 
-    def __init__(self, message: str, retry_after: float | None = None) -> None:
+    def __init__(self, message: str, retry_after: float | None = None, **more: Any) -> None:
         super().__init__(message)
         self.message = message
         self.retry_after = retry_after
+        self.more = more
 
 
 class LoginNeeded(PortalError):
@@ -25,6 +28,16 @@ class WrongPassword(PortalError):
 
 class Denied(PortalError):
     code, status = "denied", 403
+
+
+class Forbidden(PortalError):
+    """Known who it is, and that one may not."""
+
+    code, status = "forbidden", 403
+
+
+class NoWorkspace(PortalError):
+    code, status = "not_found", 404
 
 
 class CrossSite(PortalError):
@@ -53,6 +66,6 @@ class TimedOut(PortalError):
     code, status = "timeout", 504
 
 
-def error_body(code: str, message: str) -> dict[str, dict[str, str]]:
-    """The body of every error, in the engine API's shape."""
-    return {"error": {"code": code, "message": message}}
+def error_body(code: str, message: str, **more: Any) -> dict[str, dict[str, Any]]:
+    """The body of every error, in the engine API's shape; `more` is what a program can read of it."""
+    return {"error": {"code": code, "message": message, **more}}

@@ -42,6 +42,8 @@ class Feed:
         self._message = "waiting for the engine"
         # Whether a first list of workspaces has come; before that `up` would show an empty page.
         self._known = False
+        # Set once the engine has listed its workspaces.
+        self.listed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.builds: dict[str, dict[str, Any]] = {}
 
@@ -65,6 +67,10 @@ class Feed:
 
     def workspace(self, identity: str) -> dict[str, Any] | None:
         return self._workspaces.get(identity)
+
+    def workspaces(self) -> list[dict[str, Any]]:
+        """All that there are now."""
+        return list(self._workspaces.values())
 
     def snapshot(self) -> Event:
         """Everything a page needs to begin."""
@@ -97,6 +103,11 @@ class Feed:
         self._kept.append(event)
         for queue in self._queues:
             _offer(queue, event)
+
+    def show(self, identity: str) -> None:
+        """Tell of a workspace again: somebody sees it from now on."""
+        if identity in self._workspaces:
+            self.publish("workspace", workspace=identity, data=self._workspaces[identity])
 
     def _beginning(self, since: int | None) -> list[Event]:
         if since is None or not self._first <= since <= self._sequence:
@@ -142,6 +153,7 @@ class Feed:
         self._set_engine("up", "")
         if kind == "snapshot":
             self._take_snapshot(event.get("workspaces"))
+            self.listed.set()
         elif kind == "workspace":
             self._put(checked_workspace(data))
         elif kind == "progress" and isinstance(identity, str) and isinstance(data, dict):

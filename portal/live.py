@@ -10,8 +10,10 @@ from typing import Any
 from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 
 from portal.errors import LoginNeeded
-from portal.feed import Feed, Queue
-from portal.security import session_with_key
+from portal.feed import Event, Feed, Queue
+from portal.identity import Identity
+from portal.owners import Owners
+from portal.principal import Principal
 from portal.sessions import Ended, Session, Sessions
 
 _HELLO_SECONDS = 5.0
@@ -22,9 +24,11 @@ _LONGEST_MESSAGE = 4096
 class Live:
     """The pages that are connected."""
 
-    def __init__(self, feed: Feed, sessions: Sessions) -> None:
+    def __init__(self, feed: Feed, sessions: Sessions, identity: Identity, owners: Owners) -> None:
         self._feed = feed
         self._sessions = sessions
+        self._identity = identity
+        self._owners = owners
         self._sockets: set[web.WebSocketResponse] = set()
 
     def routes(self) -> list[web.RouteDef]:
@@ -46,26 +50,27 @@ class Live:
                 await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"the first message must be a hello")
                 return socket
             try:
-                session = session_with_key(request, hello.get("key"))
+                principal = self._identity.of_socket(request, hello.get("key"))
             except LoginNeeded:
                 await socket.send_json({"type": "ended"})
                 await socket.close()
                 return socket
             since = hello.get("since")
             async with self._sessions.watch() as ended, self._feed.watch(since if isinstance(since, int) else None) as events:
-                await self._relay(socket, session, ended, events)
+                await self._relay(socket, principal, ended, events)
         except ConnectionError:
             pass  # the page has gone
         finally:
             self._sockets.discard(socket)
         return socket
 
-    async def _relay(self, socket: web.WebSocketResponse, session: Session, ended: Any, events: Queue) -> None:
+    async def _relay(self, socket: web.WebSocketResponse, principal: Principal, ended: Any, events: Queue) -> None:
         """Carry events until the page goes away or its session ends."""
+        view = View(self._owners, principal)
         tasks = [
-            asyncio.create_task(self._send(socket, events)),
-            asyncio.create_task(_until_ended(session, ended)),
-            asyncio.create_task(self._receive(socket, session)),
+            asyncio.create_task(_send(socket, events, view)),
+            asyncio.create_task(_until_ended(principal.session, ended)),
+            asyncio.create_task(self._receive(socket, principal.session)),
         ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -77,14 +82,51 @@ class Live:
             await asyncio.gather(*tasks, return_exceptions=True)
         await socket.close(code=WSCloseCode.TRY_AGAIN_LATER)
 
-    async def _send(self, socket: web.WebSocketResponse, events: Queue) -> None:
-        while (event := await events.get()) is not None:
-            await socket.send_json(event)
-
-    async def _receive(self, socket: web.WebSocketResponse, session: Session) -> None:
+    async def _receive(self, socket: web.WebSocketResponse, session: Session | None) -> None:
         async for message in socket:
-            if _object(message).get("type") == "active":
+            if session is not None and _object(message).get("type") == "active":
                 await self._sessions.touch(session)
+
+
+class View:
+    """What of the feed one principal is told."""
+
+    def __init__(self, owners: Owners, principal: Principal) -> None:
+        self._owners = owners
+        self._principal = principal
+        # Workspaces that were shown: their end is told, too, when they have no owner any more.
+        self._shown: set[str] = set()
+
+    def of(self, event: Event) -> Event | None:
+        """The event, what is left of it, or None."""
+        if event["type"] == "snapshot":
+            workspaces = [item for item in event["workspaces"] if self._sees(item["id"], item)]
+            self._shown = {item["id"] for item in workspaces}
+            operations = {identity: phases for identity, phases in event["operations"].items() if identity in self._shown}
+            return {**event, "workspaces": workspaces, "operations": operations}
+        identity = event.get("workspace")
+        if identity is None:
+            return event
+        if event["type"] == "gone":
+            known = identity in self._shown
+            self._shown.discard(identity)
+            return event if known else None
+        if not self._sees(identity, event.get("data")):
+            return None
+        self._shown.add(identity)
+        return event
+
+    def _sees(self, identity: str, workspace: Any) -> bool:
+        """A branch that has just appeared may not have its parent's owner yet."""
+        parent = workspace.get("parent") if isinstance(workspace, dict) else None
+        return self._owners.sees(self._principal, identity) or (isinstance(parent, str) and self._owners.sees(self._principal, parent))
+
+
+async def _send(socket: web.WebSocketResponse, events: Queue, view: View) -> None:
+    while (event := await events.get()) is not None:
+        shown = view.of(event)
+        if shown is not None:
+            await socket.send_json(shown)
 
 
 async def _hello(socket: web.WebSocketResponse) -> dict[str, Any] | None:
@@ -107,9 +149,9 @@ def _object(message: WSMessage) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-async def _until_ended(session: Session, ended: asyncio.Queue[Ended | None]) -> bool:
+async def _until_ended(session: Session | None, ended: asyncio.Queue[Ended | None]) -> bool:
     """True when this session ended; False when the watch broke and the page should come back."""
     while (item := await ended.get()) is not None:
-        if item[0] == session.id:
+        if session is not None and item[0] == session.id:
             return True
     return False

@@ -5,22 +5,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import socket
 import struct
+from typing import Annotated
 
+import pydantic
 from aiohttp import web
 
 from portal import audit, security
-from portal.errors import Denied, Malformed
+from portal.bodies import Body, parsed
+from portal.errors import Denied
 from portal.sessions import Session, Sessions
 from portal.tickets import Tickets
 
-_WORKSPACE = re.compile(r"ws-[0-9]{1,18}")
-_LONGEST_SECRET = 128
+_LONGEST_SECRET = 1024
 _PING_SECONDS = 20.0
 _UCRED = struct.Struct("3i")
 _REFUSED = "this desktop cannot be opened so: open it from the portal"
+
+
+Workspace = Annotated[str, pydantic.Field(pattern=r"^ws-[0-9]{1,18}$")]
+Secret = Annotated[str, pydantic.Field(max_length=_LONGEST_SECRET)]
+
+
+class Redemption(Body):
+    code: Secret
+    workspace: Workspace
+
+
+class Desk(Body):
+    desk: Secret
+    workspace: Workspace
 
 
 class Private:
@@ -48,8 +63,9 @@ class Private:
         return web.json_response({"ok": True})
 
     async def _redeem(self, request: web.Request) -> web.Response:
-        code, workspace = await _secret_and_workspace(request, "code")
-        identity = self._tickets.redeem(code, workspace)
+        asked = await parsed(request, Redemption)
+        workspace = asked.workspace
+        identity = self._tickets.redeem(asked.code, workspace)
         session = self._sessions.get(identity) if identity else None
         if session is None:
             audit.record("ticket-refused", workspace=workspace)
@@ -59,11 +75,11 @@ class Private:
         return web.json_response({"desk": desk, **_grant(session, workspace)})
 
     async def _check(self, request: web.Request) -> web.Response:
-        desk, workspace = await _secret_and_workspace(request, "desk")
-        session = self._sessions.check_desk(desk, workspace)
+        asked = await parsed(request, Desk)
+        session = self._sessions.check_desk(asked.desk, asked.workspace)
         if session is None:
             raise Denied(_REFUSED)
-        return web.json_response(_grant(session, workspace))
+        return web.json_response(_grant(session, asked.workspace))
 
     async def _watch(self, request: web.Request) -> web.WebSocketResponse:
         response = web.WebSocketResponse(heartbeat=_PING_SECONDS, max_msg_size=1024)
@@ -113,16 +129,6 @@ async def own_user_only(request: web.Request, handler: security.Handler) -> web.
 
 def _grant(session: Session, workspace: str) -> dict[str, object]:
     return {"session": session.id, "user": session.user, "workspace": workspace, "expires": session.expires}
-
-
-async def _secret_and_workspace(request: web.Request, name: str) -> tuple[str, str]:
-    body = await security.json_body(request, name, "workspace")
-    secret, workspace = body.get(name), body.get("workspace")
-    if not isinstance(secret, str) or not isinstance(workspace, str) or not _WORKSPACE.fullmatch(workspace):
-        raise Malformed(f"{name} and workspace must be strings, the workspace an id like ws-3")
-    if not 0 < len(secret) <= _LONGEST_SECRET:
-        raise Denied(_REFUSED)
-    return secret, workspace
 
 
 async def _drain(response: web.WebSocketResponse) -> None:

@@ -9,7 +9,7 @@ from aiohttp import hdrs, web
 
 from engine.errors import EngineError
 from portal import hosts
-from portal.errors import CrossSite, LoginNeeded, Malformed, PortalError, error_body
+from portal.errors import CrossSite, LoginNeeded, PortalError, error_body
 from portal.sessions import Session, Sessions
 
 log = logging.getLogger(__name__)
@@ -84,9 +84,9 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await handler(request)
     except PortalError as error:
         headers = {"Retry-After": str(int(error.retry_after + 0.999))} if error.retry_after else None
-        return web.json_response(error_body(error.code, error.message), status=error.status, headers=headers)
+        return web.json_response(error_body(error.code, error.message, **error.more), status=error.status, headers=headers)
     except EngineError as error:
-        return web.json_response(error_body(error.code, error.message), status=error.http_status)
+        return web.json_response({"error": error.to_wire()}, status=error.http_status)
     except web.HTTPException as answer:
         if answer.status < 400:
             raise
@@ -100,8 +100,9 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 @web.middleware
 async def same_origin(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Unsafe methods and WebSockets must come from the portal's own pages."""
-    if request.method not in _SAFE or request.headers.get(hdrs.UPGRADE) is not None:
+    """Unsafe methods and WebSockets must come from the portal's own pages, or carry a token: no other site can make a browser send one."""
+    unsafe = request.method not in _SAFE or request.headers.get(hdrs.UPGRADE) is not None
+    if unsafe and hdrs.AUTHORIZATION not in request.headers:
         require_same_origin(request)
     if request.method not in _SAFE and request.body_exists and request.content_type != "application/json":
         raise CrossSite("the body must be application/json")
@@ -150,20 +151,6 @@ def delete_cookie(response: web.Response) -> None:
 def address_of(request: web.Request) -> str:
     """The browser's address, as the stream process (the only one that can reach our socket) reports it."""
     return request.headers.get("X-Forwarded-For", "unknown")[:64]
-
-
-async def json_body(request: web.Request, *names: str) -> dict[str, object]:
-    """The request's JSON object with no other fields than `names`. Raises Malformed."""
-    try:
-        body = await request.json()
-    except ValueError:
-        raise Malformed("the body is not JSON") from None
-    if not isinstance(body, dict):
-        raise Malformed("the body must be a JSON object")
-    unknown = sorted(set(body) - set(names))
-    if unknown:
-        raise Malformed(f"unknown field {unknown[0][:40]!r}; known: {', '.join(names)}")
-    return body
 
 
 def _short(value: str | None) -> str | None:

@@ -56,14 +56,14 @@ export async function request(method, path, body) {
   throw new ApiError(response.status, error.code ?? "unknown", message, Number(response.headers.get("Retry-After")) || null);
 }
 
-const one = (id) => `/api/workspaces/${encodeURIComponent(id)}`;
+const one = (id) => `/api/v1/workspaces/${encodeURIComponent(id)}`;
 
-export const login = (user, password) => request("POST", "/api/login", { user, password });
-export const logout = () => request("POST", "/api/logout");
-export const launch = (wanted) => request("POST", "/api/workspaces", wanted);
+export const login = (user, password) => request("POST", "/api/v1/login", { user, password });
+export const logout = () => request("POST", "/api/v1/logout");
+export const launch = (wanted) => request("POST", "/api/v1/workspaces", wanted);
 export const fork = (id, options) => request("POST", `${one(id)}/fork`, options);
 export const discard = (id) => request("DELETE", one(id));
 export const logs = (id, tail) => request("GET", `${one(id)}/logs?tail=${tail}`);
 export const ticket = (id) => request("POST", `${one(id)}/ticket`);
-export const images = () => request("GET", "/api/images");
-export const build = (name) => request("POST", `/api/images/${encodeURIComponent(name)}/build`);
+export const images = () => request("GET", "/api/v1/images");
+export const build = (name) => request("POST", `/api/v1/images/${encodeURIComponent(name)}/build`);

@@ -293,7 +293,7 @@ def test_a_desktop_is_closed_to_strangers(portal: Portal, stack: Stack, ids: dic
     assert stack.status(desktop, "/api/websockets", {**UPGRADE, **origin}) == 401, "the stream is open"
     for path in ("/api/tokens", "/api/screenshot"):
         assert stack.status(desktop, path) in (401, 404), f"{path} of the desktop is open"
-    assert stack.status("tclone.localhost", "/api/workspaces") == 401
+    assert stack.status("tclone.localhost", "/api/v1/workspaces") == 401
 
 
 def test_the_engine_may_be_killed(portal: Portal, stack: Stack, ids: dict[str, str]) -> None:

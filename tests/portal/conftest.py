@@ -97,7 +97,7 @@ class Client:
             return answer
 
     async def login(self, password: str) -> aiohttp.ClientResponse:
-        answer = await self.request("POST", "/api/login", {"user": "admin", "password": password})
+        answer = await self.request("POST", "/api/v1/login", {"user": "admin", "password": password})
         if answer.status == 200:
             self.key = (await answer.json())["key"]
         return answer

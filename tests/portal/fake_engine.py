@@ -53,8 +53,8 @@ class FakeEngine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._runner: web.AppRunner | None = None
 
-    def refuse(self, verb: str, code: str, message: str) -> None:
-        self._refusals[verb] = from_wire(code, message)
+    def refuse(self, verb: str, code: str, message: str, blockers: list[dict[str, Any]] | None = None) -> None:
+        self._refusals[verb] = from_wire(code, message, blockers)
 
     def allow(self, verb: str) -> None:
         self._refusals.pop(verb, None)
@@ -111,7 +111,7 @@ class FakeEngine:
         try:
             return await handler(request)
         except EngineError as error:
-            return web.json_response({"error": {"code": error.code, "message": error.message}}, status=error.http_status)
+            return web.json_response({"error": error.to_wire()}, status=error.http_status)
 
     def _check(self, verb: str) -> None:
         if verb in self._refusals:

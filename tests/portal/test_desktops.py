@@ -58,7 +58,7 @@ async def ask(client: Client, path: str, body: dict[str, Any]) -> tuple[int, dic
 
 
 async def ticket(client: Client, workspace: str = "ws-1") -> dict[str, Any]:
-    answer = await client.request("POST", f"/api/workspaces/{workspace}/ticket")
+    answer = await client.request("POST", f"/api/v1/workspaces/{workspace}/ticket")
     assert answer.status == 200
     return await answer.json()
 
@@ -83,7 +83,7 @@ async def test_codes_and_desks_end_with_their_session(portal: Portal, engine: Fa
     client, stream = await portal.login(), portal.private()
     first, second = await ticket(client), await ticket(client)
     _, grant = await ask(stream, "/tickets/redeem", {"code": first["code"], "workspace": "ws-1"})
-    await client.request("POST", "/api/logout")
+    await client.request("POST", "/api/v1/logout")
     assert (await ask(stream, "/tickets/redeem", {"code": second["code"], "workspace": "ws-1"}))[0] == 403
     assert (await ask(stream, "/desks/check", {"desk": grant["desk"], "workspace": "ws-1"}))[0] == 403
 
@@ -95,7 +95,7 @@ async def test_the_stream_process_hears_of_ended_sessions_at_once(portal: Portal
     async with stream.socket("/sessions/watch") as watch:
         first = await watch.receive_json(timeout=PATIENCE)
         assert first == {"type": "snapshot", "sessions": [grant["session"]]}
-        await client.request("POST", "/api/logout")
+        await client.request("POST", "/api/v1/logout")
         assert await watch.receive_json(timeout=PATIENCE) == {"type": "ended", "session": grant["session"], "reason": "logout"}
 
 
@@ -117,8 +117,8 @@ async def test_a_desk_outlives_a_restart_of_control(portal: Portal, engine: Fake
 async def test_no_code_for_a_desktop_that_is_not_there(portal: Portal, engine: FakeEngine, workspace: dict[str, Any], status: int) -> None:
     engine.add(**workspace)
     client = await portal.login()
-    assert (await client.request("POST", "/api/workspaces/ws-1/ticket")).status == status
-    assert (await client.request("POST", "/api/workspaces/ws-99/ticket")).status == 404
+    assert (await client.request("POST", "/api/v1/workspaces/ws-1/ticket")).status == status
+    assert (await client.request("POST", "/api/v1/workspaces/ws-99/ticket")).status == 404
 
 
 @pytest.mark.parametrize("body", [{}, {"code": 7, "workspace": "ws-1"}, {"code": "x", "workspace": "../etc"}, {"code": "x"}])

@@ -56,7 +56,7 @@ async def test_a_launch_is_told_phase_by_phase_and_ready_only_by_the_engine(port
     client = await portal.login()
     async with client.socket() as socket:
         page = await hello(client, socket)
-        answer = await client.request("POST", "/api/workspaces", {"image": "webtop-xfce", "ports": [3000]})
+        answer = await client.request("POST", "/api/v1/workspaces", {"image": "webtop-xfce", "ports": [3000]})
         assert answer.status == 201 and (await answer.json())["state"] == "starting"
         await page.until("workspace", state="ready")
     phases = [message["data"]["phase"] for message in page.seen if message["type"] == "progress"]
@@ -70,7 +70,7 @@ async def test_a_fork_brings_phases_branches_and_figures(portal: Portal, engine:
     client = await portal.login()
     async with client.socket() as socket:
         page = await hello(client, socket)
-        answer = await client.request("POST", "/api/workspaces/ws-1/fork", {"copies": 3, "name": "try"})
+        answer = await client.request("POST", "/api/v1/workspaces/ws-1/fork", {"copies": 3, "name": "try"})
         assert answer.status == 201
         result = (await page.until("fork"))["data"]
     assert result == await answer.json()
@@ -82,7 +82,7 @@ async def test_a_fork_brings_phases_branches_and_figures(portal: Portal, engine:
 async def test_a_page_that_opens_during_a_launch_sees_the_phases_so_far(portal: Portal, engine: FakeEngine) -> None:
     engine.step = 3600
     client = await portal.login()
-    await client.request("POST", "/api/workspaces", {"image": "webtop-xfce"})
+    await client.request("POST", "/api/v1/workspaces", {"image": "webtop-xfce"})
     async with asyncio.timeout(PATIENCE):
         while "ws-1" not in portal.control.feed.snapshot()["operations"]:
             await asyncio.sleep(0.01)

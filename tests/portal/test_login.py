@@ -23,7 +23,7 @@ async def test_the_password_opens_and_the_key_comes_once(portal: Portal) -> None
     client = portal.client()
     answer = await client.login(portal.password)
     assert answer.status == 200 and len(client.key) >= 43
-    assert (await client.request("GET", "/api/workspaces")).status == 200
+    assert (await client.request("GET", "/api/v1/workspaces")).status == 200
 
 
 async def test_the_cookie_is_host_bound_and_unreadable(portal: Portal) -> None:
@@ -37,7 +37,7 @@ async def test_the_cookie_is_host_bound_and_unreadable(portal: Portal) -> None:
 async def test_a_wrong_password_or_user_is_refused_alike(portal: Portal, user: str, password: str) -> None:
     client = portal.client()
     given = portal.password if password == "right" else password
-    answer = await client.request("POST", "/api/login", {"user": user, "password": given})
+    answer = await client.request("POST", "/api/v1/login", {"user": user, "password": given})
     assert answer.status == 401
     assert (await answer.json())["error"] == {"code": "denied", "message": "user or password is wrong"}
     assert "Set-Cookie" not in answer.headers
@@ -66,7 +66,7 @@ async def test_the_cookie_without_the_key_opens_nothing(portal: Portal) -> None:
     """A server in a workspace, reached by its published port, is handed the cookie: ports do not separate cookies."""
     client = await portal.login()
     client.key = ""
-    for method, path in (("GET", "/api/workspaces"), ("POST", "/api/logout"), ("GET", "/api/images")):
+    for method, path in (("GET", "/api/v1/workspaces"), ("POST", "/api/v1/logout"), ("GET", "/api/v1/images")):
         answer = await client.request(method, path)
         assert answer.status == 401 and (await answer.json())["error"]["code"] == "login"
     page = await client.request("GET", "/")
@@ -76,7 +76,7 @@ async def test_the_cookie_without_the_key_opens_nothing(portal: Portal) -> None:
 async def test_the_key_of_another_session_does_not_fit(portal: Portal) -> None:
     one, other = await portal.login(), await portal.login()
     one.key = other.key
-    assert (await one.request("GET", "/api/workspaces")).status == 401
+    assert (await one.request("GET", "/api/v1/workspaces")).status == 401
 
 
 async def test_login_again_changes_the_session_and_ends_the_earlier(portal: Portal) -> None:
@@ -85,7 +85,7 @@ async def test_login_again_changes_the_session_and_ends_the_earlier(portal: Port
     await client.login(portal.password)
     assert client.cookies["__Host-tclone"] != old_cookie and client.key != old_key
     client.cookies["__Host-tclone"], client.key = old_cookie, old_key
-    assert (await client.request("GET", "/api/workspaces")).status == 401
+    assert (await client.request("GET", "/api/v1/workspaces")).status == 401
 
 
 async def test_a_cookie_that_we_did_not_make_is_not_adopted(portal: Portal) -> None:
@@ -101,19 +101,19 @@ async def test_logout_ends_the_session_and_its_socket_at_once(portal: Portal) ->
         await socket.send_json({"type": "hello", "key": client.key, "since": None})
         assert (await socket.receive_json(timeout=PATIENCE))["type"] == "snapshot"
         cookie = client.cookies["__Host-tclone"]
-        assert (await client.request("POST", "/api/logout")).status == 204
+        assert (await client.request("POST", "/api/v1/logout")).status == 204
         async with asyncio.timeout(PATIENCE):
             while (await socket.receive_json())["type"] != "ended":
                 pass
     client.cookies["__Host-tclone"] = cookie
-    assert (await client.request("GET", "/api/workspaces")).status == 401
+    assert (await client.request("GET", "/api/v1/workspaces")).status == 401
 
 
 async def test_a_new_password_ends_every_session(portal: Portal) -> None:
     client = await portal.login()
     fresh = await asyncio.to_thread(accounts.reset_password, portal.config)
     async with asyncio.timeout(PATIENCE):
-        while (await client.request("GET", "/api/workspaces")).status == 200:
+        while (await client.request("GET", "/api/v1/workspaces")).status == 200:
             await asyncio.sleep(0.05)
     assert (await client.login(portal.password)).status == 401
     assert (await client.login(fresh)).status == 200
@@ -131,7 +131,7 @@ class TestLifetime:
             async with asyncio.timeout(PATIENCE):
                 while (await socket.receive_json())["type"] != "ended":
                     pass
-        assert (await client.request("GET", "/api/workspaces")).status == 401
+        assert (await client.request("GET", "/api/v1/workspaces")).status == 401
 
 
 async def test_sessions_outlive_a_restart_of_control(portal: Portal) -> None:
@@ -140,7 +140,7 @@ async def test_sessions_outlive_a_restart_of_control(portal: Portal) -> None:
     portal.control.sessions._by_cookie.clear()
     portal.control.sessions._by_id.clear()
     await portal.control.sessions.open()
-    assert (await client.request("GET", "/api/workspaces")).status == 200
+    assert (await client.request("GET", "/api/v1/workspaces")).status == 200
 
 
 async def test_no_secret_is_stored_or_logged(portal: Portal, caplog: pytest.LogCaptureFixture) -> None:

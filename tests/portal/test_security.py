@@ -21,7 +21,7 @@ HOSTILE = '"><img src=x onerror=alert(1)><script>alert(2)</script>\n\u202e'
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/login", "/w/ws-1", "/nowhere", "/healthz", "/api/workspaces", "/api/nothing", "/static/x/css/base.css", "/ws"]
+    "path", ["/", "/login", "/w/ws-1", "/nowhere", "/healthz", "/api/v1/workspaces", "/api/nothing", "/static/x/css/base.css", "/ws"]
 )
 async def test_every_answer_carries_the_security_headers(portal: Portal, path: str) -> None:
     answer = await portal.client().request("GET", path)
@@ -53,22 +53,22 @@ async def test_every_answer_carries_the_security_headers(portal: Portal, path: s
 async def test_unsafe_requests_from_elsewhere_are_refused(portal: Portal, engine: FakeEngine, headers: dict[str, str | None]) -> None:
     client = await portal.login()
     for method, path, body in (
-        ("POST", "/api/workspaces", {"image": "workspace"}),
-        ("DELETE", "/api/workspaces/ws-1", None),
-        ("POST", "/api/login", {"user": "admin", "password": portal.password}),
-        ("POST", "/api/logout", None),
+        ("POST", "/api/v1/workspaces", {"image": "workspace"}),
+        ("DELETE", "/api/v1/workspaces/ws-1", None),
+        ("POST", "/api/v1/login", {"user": "admin", "password": portal.password}),
+        ("POST", "/api/v1/logout", None),
     ):
         answer = await client.request(method, path, body, headers=headers)
         assert answer.status == 403 and (await answer.json())["error"]["code"] == "csrf", (method, path)
     assert engine.calls == []
-    assert (await client.request("GET", "/api/workspaces")).status == 200, "the session is still there"
+    assert (await client.request("GET", "/api/v1/workspaces")).status == 200, "the session is still there"
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"])
 async def test_a_body_that_a_form_can_send_is_refused(portal: Portal, kind: str) -> None:
     client = await portal.login()
     body = json.dumps({"image": "workspace"}).encode()
-    answer = await client.request("POST", "/api/workspaces", headers={"Content-Type": kind}, data=body)
+    answer = await client.request("POST", "/api/v1/workspaces", headers={"Content-Type": kind}, data=body)
     assert answer.status == 403
 
 
@@ -84,7 +84,7 @@ async def test_a_websocket_from_another_origin_is_refused(portal: Portal) -> Non
 async def test_other_names_lead_to_the_one_origin(portal: Portal) -> None:
     answer = await portal.client("127.0.0.1:8443").request("GET", "/w/ws-1?x=1")
     assert answer.status == 308 and answer.headers["Location"] == "https://tclone.localhost:8443/w/ws-1?x=1"
-    assert (await portal.client("127.0.0.1:8443").request("POST", "/api/login", {})).status == 421
+    assert (await portal.client("127.0.0.1:8443").request("POST", "/api/v1/login", {})).status == 421
     for host in ("evil.example", "ws-1.tclone.localhost:8443", "tclone.localhost.evil.example", "127.0.0.1.nip.example:8443"):
         assert (await portal.client(host).request("GET", "/login")).status == 421, host
 
@@ -96,7 +96,7 @@ async def test_a_path_cannot_turn_the_redirect_to_another_site(portal: Portal) -
 
 async def test_an_api_call_without_login_is_never_redirected(portal: Portal) -> None:
     client = portal.client()
-    for method, path in (("GET", "/api/workspaces"), ("POST", "/api/workspaces"), ("DELETE", "/api/workspaces/ws-1")):
+    for method, path in (("GET", "/api/v1/workspaces"), ("POST", "/api/v1/workspaces"), ("DELETE", "/api/v1/workspaces/ws-1")):
         answer = await client.request(method, path)
         assert answer.status == 401 and answer.content_type == "application/json"
     page = await client.request("GET", "/")
@@ -111,7 +111,7 @@ async def test_static_files_are_only_the_static_files(portal: Portal, path: str)
 async def test_hostile_names_arrive_as_json_text_only(portal: Portal, engine: FakeEngine) -> None:
     engine.add(name=HOSTILE, error=HOSTILE)
     client = await portal.login()
-    answer = await client.request("GET", "/api/workspaces")
+    answer = await client.request("GET", "/api/v1/workspaces")
     assert answer.content_type == "application/json" and (await answer.json())[0]["name"] == HOSTILE
     page = await client.request("GET", "/w/ws-1")
     assert "alert(" not in await page.text() and "onerror" not in await page.text()
@@ -121,7 +121,7 @@ async def test_log_text_is_plain_bounded_and_without_control_characters(portal: 
     engine.add()
     engine.log_text = "\x1b]0;title\x07<script>alert(1)</script>\n" + "x" * 200_000 + "\nlast"
     client = await portal.login()
-    answer = await client.request("GET", "/api/workspaces/ws-1/logs?tail=40")
+    answer = await client.request("GET", "/api/v1/workspaces/ws-1/logs?tail=40")
     text = await answer.text()
     assert answer.content_type == "text/plain" and len(text) <= 64 * 1024 and text.endswith("last")
     assert "\x1b" not in text and "\x07" not in text
@@ -130,20 +130,20 @@ async def test_log_text_is_plain_bounded_and_without_control_characters(portal: 
 @pytest.mark.parametrize(
     "method, path, body",
     [
-        ("POST", "/api/workspaces", {"image": 7}),
-        ("POST", "/api/workspaces", {"image": "workspace", "ports": ["3000"]}),
-        ("POST", "/api/workspaces", {"image": "workspace", "ports": [0]}),
-        ("POST", "/api/workspaces", {"image": "workspace", "ports": [True]}),
-        ("POST", "/api/workspaces", {"image": "workspace", "memory": "4g"}),
-        ("POST", "/api/workspaces", {"image": "workspace", "env": {}}),
-        ("POST", "/api/workspaces", ["image"]),
-        ("POST", "/api/workspaces/ws-1/fork", {"copies": "2"}),
-        ("POST", "/api/workspaces/ws-1/fork", {"copies": True}),
-        ("POST", "/api/workspaces/..%2Fimages/fork", {"copies": 1}),
-        ("DELETE", "/api/workspaces/all", None),
-        ("GET", "/api/workspaces/ws-1/logs?tail=-1", None),
-        ("POST", "/api/images/nothing/build", None),
-        ("POST", "/api/login", {"user": "admin"}),
+        ("POST", "/api/v1/workspaces", {"image": 7}),
+        ("POST", "/api/v1/workspaces", {"image": "workspace", "ports": ["3000"]}),
+        ("POST", "/api/v1/workspaces", {"image": "workspace", "ports": [0]}),
+        ("POST", "/api/v1/workspaces", {"image": "workspace", "ports": [True]}),
+        ("POST", "/api/v1/workspaces", {"image": "workspace", "memory": "4g"}),
+        ("POST", "/api/v1/workspaces", {"image": "workspace", "env": {}}),
+        ("POST", "/api/v1/workspaces", ["image"]),
+        ("POST", "/api/v1/workspaces/ws-1/fork", {"copies": "2"}),
+        ("POST", "/api/v1/workspaces/ws-1/fork", {"copies": True}),
+        ("POST", "/api/v1/workspaces/..%2Fimages/fork", {"copies": 1}),
+        ("DELETE", "/api/v1/workspaces/all", None),
+        ("GET", "/api/v1/workspaces/ws-1/logs?tail=-1", None),
+        ("POST", "/api/v1/images/nothing/build", None),
+        ("POST", "/api/v1/login", {"user": "admin"}),
     ],
 )
 async def test_bad_input_is_named_and_goes_no_further(
@@ -157,7 +157,7 @@ async def test_bad_input_is_named_and_goes_no_further(
 
 async def test_a_huge_body_is_refused(portal: Portal) -> None:
     client = await portal.login()
-    answer = await client.request("POST", "/api/workspaces", {"image": "x" * 100_000})
+    answer = await client.request("POST", "/api/v1/workspaces", {"image": "x" * 100_000})
     assert answer.status == 413
 
 

@@ -1,0 +1,1 @@
+"""What the portal's API does, one module for each noun. portal/routes.py says how a call comes here."""

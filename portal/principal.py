@@ -1,0 +1,58 @@
+"""Who makes a request, and what that person or program may do."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from portal.sessions import Session
+
+
+class Scope(enum.StrEnum):
+    """What a request needs. `admin` includes all; each of the others includes `read`."""
+
+    READ = "read"
+    CONTROL = "control"
+    FORK = "fork"
+    ADMIN = "admin"
+
+
+class Role(enum.StrEnum):
+    """A user sees the workspaces that are its own, an admin all."""
+
+    ADMIN = "admin"
+    USER = "user"
+
+
+def closure(scopes: Iterable[Scope]) -> frozenset[Scope]:
+    """`scopes` with those that they include."""
+    wanted = frozenset(scopes)
+    if Scope.ADMIN in wanted:
+        return frozenset(Scope)
+    return wanted | {Scope.READ} if wanted else wanted
+
+
+@dataclass(frozen=True)
+class Principal:
+    """An authenticated user. One of `session` (a browser) and `token` (the public id of an API token) is set."""
+
+    user: str
+    role: Role
+    scopes: frozenset[Scope]
+    session: Session | None = None
+    token: str | None = None
+
+    @property
+    def is_person(self) -> bool:
+        """Whether a browser's login made the request, not a program's token."""
+        return self.session is not None
+
+    def may(self, scope: Scope) -> bool:
+        return scope in self.scopes
+
+
+def of_session(session: Session, role: Role) -> Principal:
+    """What a login gives: everything that the role allows."""
+    scopes = frozenset(Scope) if role is Role.ADMIN else closure([Scope.CONTROL, Scope.FORK])
+    return Principal(session.user, role, scopes, session=session)

@@ -1,0 +1,87 @@
+"""How a request to the API becomes a call: who asks, whether it may, for which workspace, with what body."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pydantic
+from aiohttp import web
+
+from portal.bodies import Body, parsed
+from portal.errors import Forbidden, Malformed, NoWorkspace
+from portal.identity import Identity
+from portal.owners import Owners
+from portal.principal import Principal, Scope
+
+PREFIX = "/api/v1"
+_ID = re.compile(r"ws-[0-9]{1,18}")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One authorised request. `workspace` is the id in its path, one that the principal may see; `body` an instance of the route's model."""
+
+    request: web.Request
+    principal: Principal
+    workspace: str
+    body: Any
+
+
+Handler = Callable[[Call], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True)
+class Route:
+    """One method of one path below the prefix. `{id}` in the path is a workspace; `summary` is its line in the OpenAPI document.
+
+    `answers`: status to what it carries, a pydantic model or a sentence. `query`: parameter to a sentence that says what it is.
+    """
+
+    method: str
+    path: str
+    scope: Scope
+    handler: Handler
+    summary: str
+    body: type[Body] | None = None
+    answers: dict[int, type[pydantic.BaseModel] | str] | None = None
+    query: dict[str, str] | None = None
+
+
+class Router:
+    """Makes aiohttp's routes of ours."""
+
+    def __init__(self, identity: Identity, owners: Owners) -> None:
+        self._identity = identity
+        self._owners = owners
+
+    def bind(self, routes: Sequence[Route]) -> list[web.RouteDef]:
+        """Every route behind the checks that its declaration asks for."""
+        return [web.route(route.method, PREFIX + route.path, self._guarded(route)) for route in routes]
+
+    def _guarded(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def serve(request: web.Request) -> web.StreamResponse:
+            principal = self._identity.of(request)
+            if not principal.may(route.scope):
+                raise Forbidden(f"this needs the scope {route.scope}; {_held(principal)}")
+            workspace = self._workspace(request, principal) if "{id}" in route.path else ""
+            body = await parsed(request, route.body) if route.body is not None else None
+            return await route.handler(Call(request, principal, workspace, body))
+
+        return serve
+
+    def _workspace(self, request: web.Request, principal: Principal) -> str:
+        identity = request.match_info["id"]
+        if not _ID.fullmatch(identity):
+            raise Malformed("a workspace's id looks like ws-3")
+        # Others' workspaces answer as absent ones do: their ids tell nothing.
+        if not self._owners.sees(principal, identity):
+            raise NoWorkspace(f"no workspace {identity}")
+        return identity
+
+
+def _held(principal: Principal) -> str:
+    held = ", ".join(sorted(principal.scopes))
+    return f"this token has {held}" if principal.token else f"{principal.user} has {held}"
