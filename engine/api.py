@@ -16,6 +16,7 @@ from aiohttp import WSCloseCode, web
 
 from engine import __version__, doctor, findings, logs
 from engine.api_exec import serve_exec
+from engine.config import DEFAULT_MEMORY
 from engine.errors import BadRequest, Conflict, EngineError, Internal
 from engine.events import Watcher
 from engine.fork import Forker, ForkOptions
@@ -24,7 +25,6 @@ from engine.image_service import ImageService
 from engine.manager import Launch, Manager
 from engine.stats import stats_of
 from engine.workspace import (
-    DEFAULT_MEMORY,
     DEFAULT_PIDS,
     MAX_COPIES,
     MAX_PIDS,

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+# Bytes that a workspace may use when nobody said otherwise.
+DEFAULT_MEMORY = 4 << 30
 REPO = Path(__file__).resolve().parent.parent
 
 

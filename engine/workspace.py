@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+from engine.config import DEFAULT_MEMORY
 from engine.errors import BadRequest, Conflict, Internal
 
 MAX_COPIES = 8
 MIN_MEMORY = 16 << 20
 MAX_PIDS = 4_000_000
-DEFAULT_MEMORY = 4 << 30
 DEFAULT_PIDS = 4096
 _MAX_PORTS = 64
 _MAX_ENV_BYTES = 128 << 10

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from engine.config import Config
-from portal import security
+from portal import audit, security
+from portal.api import control as api_control
+from portal.api.administration import Administration
 from portal.api.images import Images
 from portal.api.logins import Logins
 from portal.api.workspaces import Workspaces
@@ -16,13 +18,18 @@ from portal.database import Database
 from portal.feed import Feed
 from portal.housekeeping import Housekeeping
 from portal.identity import Identity
+from portal.leases import Leases
+from portal.lifetimes import Lifetimes
 from portal.live import Live
 from portal.node import Node, Patience
 from portal.owners import Owners
 from portal.pages import Pages
 from portal.places import Places
+from portal.presence import Presence
 from portal.private import Private
+from portal.quotas import Quotas
 from portal.routes import Router
+from portal.settings import Settings, SettingsStore
 from portal.sessions import ABSOLUTE_SECONDS, IDLE_SECONDS, Sessions
 from portal.tickets import Tickets
 
@@ -31,11 +38,12 @@ _BODY_LIMIT = 64 * 1024
 
 @dataclass(frozen=True)
 class Options:
-    """What tests change: how long to wait for the engine, and how long sessions live (seconds)."""
+    """How long to wait for the engine, how long sessions live (seconds), and the settings of a new database."""
 
     patience: Patience = field(default_factory=Patience)
     idle_seconds: float = IDLE_SECONDS
     absolute_seconds: float = ABSOLUTE_SECONDS
+    settings: Settings = field(default_factory=Settings)
 
 
 class Control:
@@ -43,6 +51,7 @@ class Control:
 
     def __init__(self, config: Config, options: Options = Options()) -> None:
         places = Places(config)
+        self._trail = audit.Trail(places.audit)
         self.database = Database(places.database)
         self.sessions = Sessions(self.database, options.idle_seconds, options.absolute_seconds)
         self.tickets = Tickets()
@@ -51,8 +60,13 @@ class Control:
         self.builds = Builds(self.node, self.feed, config.images)
         self.identity = Identity()
         self.owners = Owners(self.database)
-        self._housekeeping = Housekeeping(self.feed, [self.owners])
-        self._live = Live(self.feed, self.sessions, self.identity, self.owners)
+        presence = Presence()
+        self.leases = Leases(self.database, self.feed, self.sessions, presence)
+        self.settings = SettingsStore(self.database, options.settings)
+        self.lifetimes = Lifetimes(self.database, self.feed, self.node, self.settings)
+        self.quotas = Quotas(self.feed, self.owners, self.settings)
+        self._housekeeping = Housekeeping(self.feed, [self.owners, self.leases, self.lifetimes])
+        self._live = Live(self.feed, self.sessions, self.identity, self.owners, self.leases, presence)
         self.private = Private(self.sessions, self.tickets).application()
         self.public = self._public(Pages())
 
@@ -61,10 +75,11 @@ class Control:
         app = web.Application(middlewares=guards, client_max_size=_BODY_LIMIT)
         app[security.SESSIONS] = self.sessions
         logins = Logins(self.database, self.sessions, self.tickets)
-        parts = [logins, Workspaces(self.node, self.feed, self.owners, self.tickets), Images(self.builds)]
+        workspaces = Workspaces(self.node, self.feed, self.owners, self.tickets, self.quotas)
+        parts = [logins, workspaces, api_control.Control(self.leases, self.lifetimes), Images(self.builds), Administration(self.settings, self.quotas, self.feed, self.owners)]
         routes = [route for part in parts for route in part.routes()]
         app.add_routes([*pages.routes(), *self._live.routes(), *logins.open_routes()])
-        app.add_routes(Router(self.identity, self.owners).bind(routes))
+        app.add_routes(Router(self.identity, self.owners, self.leases, self.lifetimes).bind(routes))
         app.on_response_prepare.append(security.add_headers)
         app.on_shutdown.append(self._close_pages)
         return app
@@ -74,9 +89,13 @@ class Control:
 
     async def open(self) -> None:
         """Raises sqlite3.Error or OSError when the database cannot be used."""
+        self._trail.open()
         await self.database.open()
         await self.sessions.open()
         await self.owners.open()
+        await self.settings.open()
+        await self.leases.open()
+        await self.lifetimes.open()
         await self.node.__aenter__()
         self.feed.start()
         self._housekeeping.start()
@@ -84,7 +103,10 @@ class Control:
     async def close(self) -> None:
         await self.builds.close()
         await self._housekeeping.close()
+        await self.leases.close()
+        await self.lifetimes.close()
         await self.feed.close()
         await self.node.__aexit__(None, None, None)
         await self.sessions.close()
         await self.database.close()
+        self._trail.close()

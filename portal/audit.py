@@ -1,14 +1,25 @@
-"""One line of JSON for each thing somebody did. Never a password, code, cookie, key or token."""
+"""One line of JSON for each thing somebody did. Never a password, code, cookie, key or token.
+
+The lines go to the log and, once `Trail.open` was called, to a file that is only ever appended to.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import os
+import queue
+import threading
 import time
+from pathlib import Path
 from typing import Any
 
 _log = logging.getLogger("portal.audit")
 _LONGEST = 300
+_BLOCK = 64 * 1024
+# A reader looks no further back than this for entries that are asked for.
+_MOST_READ = 64 << 20
 
 
 def record(event: str, **details: Any) -> None:
@@ -17,4 +28,90 @@ def record(event: str, **details: Any) -> None:
     for key, value in details.items():
         line[key] = value[:_LONGEST] if isinstance(value, str) else value
     # json escapes control characters, so a hostile name cannot forge a line.
-    _log.info("%s", json.dumps(line, ensure_ascii=True))
+    text = json.dumps(line, ensure_ascii=True)
+    _log.info("%s", text)
+    if _trail is not None:
+        _trail.append(text)
+
+
+class Trail:
+    """The file. A thread of its own writes, so that a slow disk delays nobody."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._write, name="audit", daemon=True)
+        self._file = -1
+
+    def open(self) -> None:
+        """Raises OSError when the file cannot be written to."""
+        global _trail
+        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._thread.start()
+        _trail = self
+
+    def append(self, line: str) -> None:
+        self._lines.put(line)
+
+    def close(self) -> None:
+        """Write what is left."""
+        global _trail
+        if _trail is self:
+            _trail = None
+        if self._thread.is_alive():
+            self._lines.put(None)
+            self._thread.join()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _write(self) -> None:
+        while (line := self._lines.get()) is not None:
+            data = line.encode() + b"\n"
+            try:
+                while data:
+                    data = data[os.write(self._file, data) :]
+            except OSError as error:
+                # It is in the log, too; the disk may have room again for the next one.
+                _log.error("audit: cannot write %s: %s", self.path, error)
+
+
+_trail: Trail | None = None
+
+
+async def read(limit: int, before: int | None = None) -> list[dict[str, Any]]:
+    """The newest entries first, each with `position`, its offset in bytes; `before`: only those at smaller offsets."""
+    if _trail is None:
+        return []
+    return await asyncio.to_thread(_read, _trail.path, limit, before)
+
+
+def _read(path: Path, limit: int, before: int | None) -> list[dict[str, Any]]:
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        if before is not None:
+            end = min(end, before)
+        lowest = max(0, end - _MOST_READ)
+        text, start = b"", end
+        while start > lowest and text.count(b"\n") <= limit:
+            size = min(_BLOCK, start - lowest)
+            start -= size
+            file.seek(start)
+            text = file.read(size) + text
+    entries: list[dict[str, Any]] = []
+    position = start
+    for number, line in enumerate(text.splitlines(keepends=True)):
+        entry = _entry(line) if line.endswith(b"\n") and (number or start == 0) else None
+        if entry is not None:
+            entries.append({**entry, "position": position})
+        position += len(line)
+    return entries[: -limit - 1 : -1]
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    """None for a line that a full disk cut off."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) else None

@@ -26,6 +26,10 @@ CREATE TABLE IF NOT EXISTS desks (
 """,
     """
 CREATE TABLE owners (workspace TEXT PRIMARY KEY, user TEXT NOT NULL);
+CREATE TABLE leases (
+    workspace TEXT PRIMARY KEY, epoch INTEGER NOT NULL, holder TEXT, session TEXT, since REAL NOT NULL, expires REAL NOT NULL);
+CREATE TABLE lifetimes (workspace TEXT PRIMARY KEY, idle REAL, lifetime REAL, begun REAL NOT NULL, active REAL NOT NULL);
+CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """,
 )
 

@@ -40,11 +40,23 @@ class NoWorkspace(PortalError):
     code, status = "not_found", 404
 
 
+class Held(PortalError):
+    """A person drives the workspace; a program has to wait until it is handed back."""
+
+    code, status = "held", 423
+
+
 class CrossSite(PortalError):
     code, status = "csrf", 403
 
 
 class TooMany(PortalError):
+    code, status = "limit", 429
+
+
+class OverQuota(PortalError):
+    """`more` has quota, limit, use, wanted and user."""
+
     code, status = "limit", 429
 
 

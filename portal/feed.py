@@ -46,6 +46,8 @@ class Feed:
         self.listed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.builds: dict[str, dict[str, Any]] = {}
+        # What the portal itself knows of workspaces, by kind and id; sent as events of that kind and in the snapshot.
+        self._facts: dict[str, dict[str, Any]] = {}
 
     def start(self) -> None:
         self._tasks = [
@@ -80,6 +82,7 @@ class Feed:
             "workspaces": list(self._workspaces.values()),
             "operations": self._operations,
             "builds": list(self.builds.values()),
+            "facts": {kind: dict(known) for kind, known in self._facts.items()},
             "engine": self._engine,
             "message": self._message,
         }
@@ -103,6 +106,17 @@ class Feed:
         self._kept.append(event)
         for queue in self._queues:
             _offer(queue, event)
+
+    def state(self, kind: str, identity: str, value: Any) -> None:
+        """Tell pages a fact of a workspace when it is news; None: there is no such fact any more."""
+        known = self._facts.setdefault(kind, {})
+        if known.get(identity) == value:
+            return
+        if value is None:
+            known.pop(identity, None)
+        else:
+            known[identity] = value
+        self.publish(kind, workspace=identity, data=value)
 
     def show(self, identity: str) -> None:
         """Tell of a workspace again: somebody sees it from now on."""
@@ -188,6 +202,8 @@ class Feed:
 
     def _drop(self, identity: str) -> None:
         self._operations.pop(identity, None)
+        for known in self._facts.values():
+            known.pop(identity, None)
         if self._workspaces.pop(identity, None) is not None:
             self.publish("gone", workspace=identity, data={})
 

@@ -12,7 +12,9 @@ from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 from portal.errors import LoginNeeded
 from portal.feed import Event, Feed, Queue
 from portal.identity import Identity
+from portal.leases import Leases
 from portal.owners import Owners
+from portal.presence import Presence
 from portal.principal import Principal
 from portal.sessions import Ended, Session, Sessions
 
@@ -24,7 +26,9 @@ _LONGEST_MESSAGE = 4096
 class Live:
     """The pages that are connected."""
 
-    def __init__(self, feed: Feed, sessions: Sessions, identity: Identity, owners: Owners) -> None:
+    def __init__(self, feed: Feed, sessions: Sessions, identity: Identity, owners: Owners, leases: Leases, presence: Presence) -> None:
+        self._leases = leases
+        self._presence = presence
         self._feed = feed
         self._sessions = sessions
         self._identity = identity
@@ -44,6 +48,7 @@ class Live:
         socket = web.WebSocketResponse(heartbeat=_PING_SECONDS, max_msg_size=_LONGEST_MESSAGE)
         await socket.prepare(request)
         self._sockets.add(socket)
+        present = None
         try:
             hello = await _hello(socket)
             if hello is None:
@@ -56,12 +61,17 @@ class Live:
                 await socket.close()
                 return socket
             since = hello.get("since")
+            if principal.session is not None:
+                self._presence.came(principal.session.id)
+                present = principal.session.id
             async with self._sessions.watch() as ended, self._feed.watch(since if isinstance(since, int) else None) as events:
                 await self._relay(socket, principal, ended, events)
         except ConnectionError:
             pass  # the page has gone
         finally:
             self._sockets.discard(socket)
+            if present is not None:
+                self._presence.left(present)
         return socket
 
     async def _relay(self, socket: web.WebSocketResponse, principal: Principal, ended: Any, events: Queue) -> None:
@@ -86,6 +96,7 @@ class Live:
         async for message in socket:
             if session is not None and _object(message).get("type") == "active":
                 await self._sessions.touch(session)
+                await self._leases.touch(session.id)
 
 
 class View:
@@ -103,7 +114,8 @@ class View:
             workspaces = [item for item in event["workspaces"] if self._sees(item["id"], item)]
             self._shown = {item["id"] for item in workspaces}
             operations = {identity: phases for identity, phases in event["operations"].items() if identity in self._shown}
-            return {**event, "workspaces": workspaces, "operations": operations}
+            facts = {kind: {identity: fact for identity, fact in known.items() if identity in self._shown} for kind, known in event["facts"].items()}
+            return {**event, "workspaces": workspaces, "operations": operations, "facts": facts}
         identity = event.get("workspace")
         if identity is None:
             return event

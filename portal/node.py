@@ -71,6 +71,12 @@ class Node:
     async def remove(self, identity: str) -> None:
         await self._bounded(self._client.remove(identity), self._patience.work)
 
+    async def idle(self, identity: str) -> float | None:
+        """Seconds since somebody used mouse or keyboard of its desktop; None when it has none."""
+        answer = await self._bounded(self._client.idle(identity), self._patience.read)
+        seconds = answer.get("idle_seconds") if isinstance(answer, dict) else None
+        return float(seconds) if isinstance(seconds, int | float) and seconds >= 0 else None
+
     async def images(self) -> list[dict[str, Any]]:
         answer = _list(await self._bounded(self._client.images(), self._patience.read))
         return [item for item in answer if isinstance(item, dict) and isinstance(item.get("name"), str)]

@@ -14,6 +14,7 @@ class Places:
         self.data = config.data / "portal"
         self.run = config.run / "portal"
         self.database = self.data / "portal.db"
+        self.audit = self.data / "audit.jsonl"
         self.tls = self.data / "tls"
         self.ca_certificate = self.tls / "ca.pem"
         self.ca_key = self.tls / "ca.key"

@@ -13,6 +13,8 @@ from aiohttp import web
 from portal.bodies import Body, parsed
 from portal.errors import Forbidden, Malformed, NoWorkspace
 from portal.identity import Identity
+from portal.leases import Leases
+from portal.lifetimes import Lifetimes
 from portal.owners import Owners
 from portal.principal import Principal, Scope
 
@@ -37,7 +39,7 @@ Handler = Callable[[Call], Awaitable[web.StreamResponse]]
 class Route:
     """One method of one path below the prefix. `{id}` in the path is a workspace; `summary` is its line in the OpenAPI document.
 
-    `answers`: status to what it carries, a pydantic model or a sentence. `query`: parameter to a sentence that says what it is.
+    `acts`: it changes what runs inside a workspace, so a program is refused while a person has control (423). `answers`: status to what it carries, a pydantic model or a sentence. `query`: parameter to a sentence that says what it is.
     """
 
     method: str
@@ -48,14 +50,17 @@ class Route:
     body: type[Body] | None = None
     answers: dict[int, type[pydantic.BaseModel] | str] | None = None
     query: dict[str, str] | None = None
+    acts: bool = False
 
 
 class Router:
     """Makes aiohttp's routes of ours."""
 
-    def __init__(self, identity: Identity, owners: Owners) -> None:
+    def __init__(self, identity: Identity, owners: Owners, leases: Leases, lifetimes: Lifetimes) -> None:
         self._identity = identity
         self._owners = owners
+        self._leases = leases
+        self._lifetimes = lifetimes
 
     def bind(self, routes: Sequence[Route]) -> list[web.RouteDef]:
         """Every route behind the checks that its declaration asks for."""
@@ -68,6 +73,9 @@ class Router:
                 raise Forbidden(f"this needs the scope {route.scope}; {_held(principal)}")
             workspace = self._workspace(request, principal) if "{id}" in route.path else ""
             body = await parsed(request, route.body) if route.body is not None else None
+            if route.acts:
+                self._leases.check(principal, workspace)
+                self._lifetimes.touch(workspace)
             return await route.handler(Call(request, principal, workspace, body))
 
         return serve

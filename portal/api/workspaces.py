@@ -7,13 +7,15 @@ from typing import Annotated
 import pydantic
 from aiohttp import hdrs, web
 
+from engine.config import DEFAULT_MEMORY
 from portal import audit, hosts
 from portal.bodies import Body
 from portal.errors import Conflicting, Forbidden, Malformed
 from portal.feed import Feed
 from portal.node import Node
 from portal.owners import Owners
-from portal.principal import Scope
+from portal.principal import Role, Scope
+from portal.quotas import Quotas
 from portal.routes import Call, Route
 from portal.tickets import Tickets
 
@@ -33,7 +35,7 @@ class Launch(Body):
 
 
 class Fork(Body):
-    copies: int = 1
+    copies: Annotated[int, pydantic.Field(ge=1, le=8)] = 1
     name: Name | None = None
     tcp_close: bool = False
 
@@ -41,7 +43,8 @@ class Fork(Body):
 class Workspaces:
     """`/workspaces`."""
 
-    def __init__(self, node: Node, feed: Feed, owners: Owners, tickets: Tickets) -> None:
+    def __init__(self, node: Node, feed: Feed, owners: Owners, tickets: Tickets, quotas: Quotas) -> None:
+        self._quotas = quotas
         self._node = node
         self._feed = feed
         self._owners = owners
@@ -54,7 +57,7 @@ class Workspaces:
             Route("GET", "/workspaces", Scope.READ, self._list, "All workspaces that you see", answers={200: "a list of workspaces"}),
             Route("POST", "/workspaces", Scope.FORK, self._launch, "Launch a workspace", Launch, {201: "the workspace, starting"}),
             Route("GET", one, Scope.READ, self._get, "One workspace", answers={200: "the workspace"}),
-            Route("DELETE", one, Scope.FORK, self._remove, "Discard a workspace", answers={204: "all of it is gone"}),
+            Route("DELETE", one, Scope.FORK, self._remove, "Discard a workspace", answers={204: "all of it is gone"}, acts=True),
             Route("POST", one + "/fork", Scope.FORK, self._fork, "Fork a running workspace", Fork, {201: "the fork result"}),
             Route("GET", one + "/logs", Scope.READ, self._logs, "Its console output", answers={200: "text"}, query=tail),
             Route("POST", one + "/ticket", Scope.READ, self._ticket, "A one-time code that opens its desktop", answers={200: "action and code"}),
@@ -69,8 +72,10 @@ class Workspaces:
 
     async def _launch(self, call: Call) -> web.Response:
         wanted: Launch = call.body
-        made = await self._node.launch(wanted.image, wanted.name or None, sorted(set(wanted.ports)), wanted.memory)
-        await self._owners.claim(made["id"], call.principal.user)
+        user, unlimited = call.principal.user, call.principal.role is Role.ADMIN
+        with self._quotas.reserve(user, 1, wanted.memory or DEFAULT_MEMORY, unlimited):
+            made = await self._node.launch(wanted.image, wanted.name or None, sorted(set(wanted.ports)), wanted.memory)
+            await self._owners.claim(made["id"], user)
         # The engine told of it before there was an owner to show it to.
         self._feed.show(made["id"])
         audit.record("launch", user=call.principal.user, workspace=made["id"], image=wanted.image)
@@ -83,7 +88,10 @@ class Workspaces:
 
     async def _fork(self, call: Call) -> web.Response:
         wanted: Fork = call.body
-        result = await self._node.fork(call.workspace, wanted.copies, wanted.name or None, wanted.tcp_close)
+        source = await self._node.workspace(call.workspace)
+        owner, unlimited = self._owners.of(call.workspace), call.principal.role is Role.ADMIN
+        with self._quotas.reserve(owner, wanted.copies, source["memory_limit"], unlimited):
+            result = await self._node.fork(call.workspace, wanted.copies, wanted.name or None, wanted.tcp_close)
         made = [branch.get("id") for branch in result["branches"]]
         audit.record("fork", user=call.principal.user, workspace=call.workspace, branches=made)
         return web.json_response(result, status=201)
