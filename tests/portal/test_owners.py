@@ -65,9 +65,15 @@ async def test_a_view_of_the_feed_holds_only_what_its_user_sees(database: Databa
     await owners.claim("ws-1", "anna")
     await owners.claim("ws-2", "ben")
     view = View(owners, ANNA)
-    snapshot = {"type": "snapshot", "workspaces": [workspace("ws-1"), workspace("ws-2")], "operations": {"ws-1": {}, "ws-2": {}}}
+    snapshot = {
+        "type": "snapshot",
+        "workspaces": [workspace("ws-1"), workspace("ws-2")],
+        "operations": {"ws-1": {}, "ws-2": {}},
+        "facts": {"life": {"ws-1": 1, "ws-2": 2}},
+    }
     seen = view.of(snapshot)
     assert seen is not None and [item["id"] for item in seen["workspaces"]] == ["ws-1"] and list(seen["operations"]) == ["ws-1"]
+    assert seen["facts"] == {"life": {"ws-1": 1}}
     assert view.of({"type": "progress", "workspace": "ws-2", "data": {}}) is None
     assert view.of({"type": "gone", "workspace": "ws-2", "data": {}}) is None
     assert view.of({"type": "engine", "state": "up"}) is not None
