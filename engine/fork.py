@@ -18,7 +18,7 @@ from engine import identity, readiness
 from engine.cgroups import Limits
 from engine.errors import Conflict, EngineError, Internal
 from engine.identity import Identity
-from engine.livefork import Livefork
+from engine.livefork import Livefork, SourceChanged
 from engine.manager import Manager
 from engine.stage import Stage, Stages
 from engine.text import printable
@@ -28,6 +28,9 @@ from engine.workspace import State, Workspace, branch_names
 log = logging.getLogger(__name__)
 
 _NATIVE_SECONDS = 120.0
+# A workspace that changes thousands of times a second is met in a state that passes: then all is done once more, unless it has taken this long already.
+_ATTEMPTS = 3
+_NO_NEW_ATTEMPT_SECONDS = 3.0
 # Of a default name, so that `-clone-NN-N` fits into the 41 characters of a name.
 _LONGEST_BASE = 41 - len("-clone-NN-N")
 
@@ -117,8 +120,7 @@ class Forker:
                 if manager.cgroups.frozen(source.id):
                     raise Conflict(f"{source.id} is paused: its control group is frozen; thaw it and fork again")
                 batch = f"batch-{await manager.database.next_number('batch')}"
-                run = _Run(source, batch, options, started)
-                await self._forked(run, names)
+                run = await self._forked(_Run(source, batch, options, started), names)
         finally:
             manager.release_names(names)
         self.stages.refill()
@@ -141,29 +143,43 @@ class Forker:
                 return names
             number += 1
 
-    async def _forked(self, run: _Run, names: list[str]) -> None:
-        """From `ready` to `ready` of the source, under its lock: branches verified and recorded, or an exception."""
+    async def _forked(self, run: _Run, names: list[str]) -> _Run:
+        """From `ready` to `ready` of the source, under its lock: branches verified and recorded, or an exception. The attempt that succeeded."""
+        manager, source = self._manager, run.source
+        try:
+            for attempt in range(1, _ATTEMPTS + 1):
+                try:
+                    await self._attempt(run, names)
+                    return run
+                except SourceChanged as error:
+                    if attempt == _ATTEMPTS or run.elapsed() > _NO_NEW_ATTEMPT_SECONDS * 1000 or not source.alive:
+                        raise
+                    log.info("fork of %s, attempt %d: %s", source.id, attempt, error.message)
+                    run = _Run(source, run.batch, run.options, run.started)
+            raise AssertionError("unreachable: the last attempt returns or raises")
+        finally:
+            self._source_resumed(source)
+            source.phase = ""
+            await manager.changed(source)
+
+    async def _attempt(self, run: _Run, names: list[str]) -> None:
+        """All of one fork; whatever it has made is gone again when it raises."""
         manager, source = self._manager, run.source
         report = manager.progress(source, "fork", run.started)
         source.move_to(State.FORKING)
         manager.forks_begun[source.id] += 1
         manager.events.publish("workspace", source.id, source.public())
-        try:
-            async with contextlib.AsyncExitStack() as undo:
-                report("prepare")
-                await self._prepare(run, names, undo)
-                try:
-                    await self._run_native(run, report)
-                finally:
-                    self._source_resumed(source)
-                survivors = [branch for branch in run.branches if branch.id not in run.errors]
-                if not survivors:
-                    raise Internal(f"no branch of {source.id} came to life: {next(iter(run.errors.values()))}")
-                await self._commit(run, survivors, undo)
-        finally:
-            self._source_resumed(source)
-            source.phase = ""
-            await manager.changed(source)
+        async with contextlib.AsyncExitStack() as undo:
+            report("prepare")
+            await self._prepare(run, names, undo)
+            try:
+                await self._run_native(run, report)
+            finally:
+                self._source_resumed(source)
+            survivors = [branch for branch in run.branches if branch.id not in run.errors]
+            if not survivors:
+                raise Internal(f"no branch of {source.id} came to life: {next(iter(run.errors.values()))}")
+            await self._commit(run, survivors, undo)
 
     def _source_resumed(self, source: Workspace) -> None:
         if source.state is State.FORKING:

@@ -25,7 +25,13 @@ log = logging.getLogger(__name__)
 _PACKET_LIMIT = 1 << 18
 _ABORT_SECONDS = 3.0
 _TIDY_SECONDS = 20.0
-_ERRORS: dict[str, type[EngineError]] = {"limit": LimitReached, "gone": Conflict}
+
+
+class SourceChanged(Conflict):
+    """The fork program met the source in a state that passes by itself. Nothing came of the fork; a new one may well succeed."""
+
+
+_ERRORS: dict[str, type[EngineError]] = {"limit": LimitReached, "gone": Conflict, "busy": SourceChanged}
 
 
 async def tidy(program: Path, source_pid: int) -> None:
@@ -121,6 +127,8 @@ class Livefork:
                     raise findings.refusal(blockers, message)
                 if event.get("code") == "gone":
                     message = f"the source, or a part of it, ended while it was being forked ({message}); `tclone inspect` tells its state"
+                if event.get("code") == "busy":
+                    message = f"{message}; fork again when the workspace is calmer"
                 raise _ERRORS.get(event.get("code", ""), Internal)(message)
             yield event
             if kind == "done":

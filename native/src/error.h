@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 struct error {
-    const char *code;   /* "unsupported", "limit", "gone", "internal"; NULL while there is no error */
+    const char *code;   /* "unsupported", "limit", "gone", "busy" (a new try may do), "internal"; NULL while there is no error */
     char message[768];
 };
 

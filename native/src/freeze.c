@@ -8,6 +8,7 @@
 #include "interrupted.h"
 #include "parts/parts.h"
 #include "proc.h"
+#include "sharing.h"
 
 #include <dirent.h>
 #include <sched.h>
@@ -26,6 +27,7 @@
 #ifndef PTRACE_EVENT_STOP
 #define PTRACE_EVENT_STOP 128
 #endif
+#define FIRST_PAUSE_US 1000     /* then twice as long each time */
 
 uint64_t monotonic_ns(void)
 {
@@ -266,15 +268,19 @@ int freeze(struct world *world, struct error *err)
     return 0;
 }
 
-/* A thread that the freeze stopped and nobody read, since the fork failed (tasks.c does it for all others). */
+/* A thread that the freeze stopped and nobody read, since the fork failed or the freeze begins anew (tasks.c does it for all others). */
 static void guard_restart(struct thread *thread)
 {
     struct error ignored = { 0 };
-    struct user_regs_struct regs;
-    if (thread->tid <= 0 || thread->regs.rip || get_registers(thread->tid, &regs, &ignored) < 0)
+    if (thread->tid <= 0 || thread->regs.rip || get_registers(thread->tid, &thread->regs, &ignored) < 0)
         return;
-    if ((long)regs.orig_rax >= 0 && (long)regs.rax == INTERRUPTED_WITH_RESTART_BLOCK)
-        seccomp_guard_restart(thread, &regs, &ignored);
+    uint64_t result = thread->regs.rax;
+    if (ptrace(PTRACE_GETSIGMASK, thread->tid, sizeof thread->signal_mask, &thread->signal_mask) == 0)
+        interrupted_conceal(thread);
+    if (thread->regs.rax != result)
+        set_registers(thread->tid, &thread->regs, &ignored);
+    if ((long)thread->regs.orig_rax >= 0 && (long)thread->regs.rax == INTERRUPTED_WITH_RESTART_BLOCK)
+        seccomp_guard_restart(thread, &thread->regs, &ignored);
 }
 
 void thaw(struct world *world)
@@ -297,5 +303,86 @@ void thaw(struct world *world)
             }
             thread->tid = -thread->tid;
         }
+    }
+}
+
+/* ---- what passes by itself ---- */
+
+static void forget(struct world *world)
+{
+    for (int i = 0; i < world->process_count; i++) {
+        free(world->processes[i]->threads);
+        free(world->processes[i]);
+    }
+    world->process_count = 0;
+}
+
+/* SIGKILL, sent before its sender was stopped or by a timer, ends even who stands still; such a one answers no request any more. */
+static bool still_stands(pid_t tid)
+{
+    uint64_t mask;
+    return ptrace(PTRACE_GETSIGMASK, tid, sizeof mask, &mask) == 0;
+}
+
+static bool has_ended(pid_t pid)
+{
+    struct error ignored = { 0 };
+    AUTO_FREE char *status = proc_read(&ignored, 1 << 20, NULL, "/proc/%d/status", pid);
+    const char *state = status ? proc_field(status, "State") : NULL;
+    return !state || *state == 'Z' || *state == 'X';
+}
+
+/*
+ * Is there anything in the picture that was only met on its way to something else? Whoever shares its parent's memory is between vfork and exec; who was
+ * killed after it had been stopped still ends; who became another program in a thread that was not its first has changed its number.
+ */
+static int find_passing(const struct world *world, struct error *err)
+{
+    for (int i = 0; i < world->process_count; i++) {
+        const struct process *process = world->processes[i], *parent = process->parent;
+        if (process->zombie && !has_ended(process->pid))
+            return fail(err, "busy", "%s was not stopped", process_label(process));
+        for (int k = 0; k < process->thread_count; k++)
+            if (!still_stands(process->threads[k].tid))
+                return fail(err, "busy", "%s was ended while it was being stopped", process_label(process));
+        if (!process->zombie && parent && !parent->zombie && sharing_memory(parent->pid, process->pid) == 1)
+            return fail(err, "unsupported", "%s shares its memory with %s (vfork, or clone with CLONE_VM), which cannot be forked; let it execute a "
+                        "program, or end it", process_label(process), process_label(parent));
+    }
+    return 0;
+}
+
+int freeze_whole(struct world *world, struct error *err)
+{
+    uint64_t deadline = monotonic_ns() + FREEZE_PATIENCE_NS;
+    for (useconds_t pause = FIRST_PAUSE_US;; pause *= 2) {
+        if (freeze(world, err) < 0)
+            return -1;
+        struct error passing = { 0 };
+        if (find_passing(world, &passing) == 0)
+            return 0;
+        thaw(world);
+        if (monotonic_ns() + pause * 1000ull > deadline) {
+            *err = passing;
+            return -1;
+        }
+        forget(world);
+        usleep(pause);
+    }
+}
+
+void freeze_blame(const struct world *world, struct error *err)
+{
+    for (int i = 1; i < world->process_count; i++) {
+        const struct process *process = world->processes[i];
+        bool whole = true;
+        for (int k = 0; k < process->thread_count && whole; k++)
+            whole = still_stands(process->threads[k].tid);
+        if (whole || has_ended(world->source_pid))
+            continue;
+        struct error cause = *err;
+        *err = (struct error){ 0 };
+        fail(err, "busy", "%s was ended while it was being copied: %s", process_label(process), cause.message);
+        return;
     }
 }

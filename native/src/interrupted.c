@@ -15,7 +15,7 @@
 #define SYSCALL_INSTRUCTION_SIZE 2
 #define RED_ZONE 128            /* bytes below the stack pointer that a function may use (x86-64 ABI) */
 #define QUEUES 2                /* the thread's own, the process's */
-#define AT_ONCE 16
+#define AT_ONCE 1024            /* the kernel walks the queue from its start for each request */
 #define NANOSECONDS 1000000000ll
 #define COUNTABLE_SECONDS 4000000000ll
 
@@ -50,7 +50,7 @@ static bool waits_for_ever(const struct user_regs_struct *regs)
 static bool signal_is_due(const struct thread *thread)
 {
     for (uint32_t queue = 0; queue < QUEUES; queue++) {
-        siginfo_t some[AT_ONCE];
+        static siginfo_t some[AT_ONCE];
         struct { uint64_t offset; uint32_t flags; int32_t count; } arguments = { 0, queue, AT_ONCE };
         long got;
         while ((got = ptrace(PTRACE_PEEKSIGINFO, thread->tid, &arguments, some)) > 0) {

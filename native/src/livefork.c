@@ -31,7 +31,7 @@
 #define MAX_BRANCHES 64
 #define GHOST_LIMIT (256ull << 20)
 
-enum exit_status { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_REFUSED = 3, EXIT_GONE = 4 };
+enum exit_status { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_REFUSED = 3, EXIT_GONE = 4, EXIT_BUSY = 5 };
 
 struct job {
     struct control control;
@@ -206,9 +206,11 @@ static int run_fork(struct job *job, struct error *err)
         return -1;
     memory_flags_prepare();
     control_phase(&job->control, "preflight", &job->times.preflight);
-    if (freeze(&job->world, err) < 0)
+    if (freeze_whole(&job->world, err) < 0)
         return -1;
     int status = copy_frozen(job, err);
+    if (status < 0)
+        freeze_blame(&job->world, err);
     thaw(&job->world);
     if (status < 0)
         return -1;
@@ -236,6 +238,8 @@ static int exit_status(const struct error *err)
         return EXIT_REFUSED;
     if (err->code && strcmp(err->code, "gone") == 0)
         return EXIT_GONE;
+    if (err->code && strcmp(err->code, "busy") == 0)
+        return EXIT_BUSY;
     return EXIT_FAILED;
 }
 

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #define PIDFD_THREAD_FLAG O_EXCL    /* PIDFD_THREAD, which older headers lack */
-#define SHARING_TRIES 200       /* a second: on a busy machine a child waits long for its turn to call exec */
+#define SHARING_TRIES 500       /* 2.5 s in all: on a busy machine a child waits long for its turn to call exec */
 #define SHARING_PAUSE_US 5000
 #define MAX_PROCESSES 4096
 
@@ -32,6 +32,7 @@ struct check {
     struct findings *findings;
     struct tcp_ends tcp_ends;
     bool thorough;
+    int sharing_tries;                  /* how often it has waited for somebody to stop sharing its parent's memory */
     bool has_memory[MAX_PROCESSES];     /* by index: no zombie, and not gone */
 };
 
@@ -228,19 +229,19 @@ static bool look_through_other_thread(struct process *process)
 }
 
 /* Between vfork and exec this is so for a moment. */
-static bool goes_on_sharing_memory(const struct process *process)
+static bool goes_on_sharing_memory(struct check *check, const struct process *process)
 {
-    for (int tries = 0; process->parent && tries < SHARING_TRIES; tries++) {
-        if (sharing_memory(process->parent->pid, process->pid) != 1)
-            return false;
+    while (process->parent && sharing_memory(process->parent->pid, process->pid) == 1) {
+        if (check->sharing_tries++ >= SHARING_TRIES)
+            return true;
         usleep(SHARING_PAUSE_US);
     }
-    return process->parent;
+    return false;
 }
 
 static void check_sharing(struct check *check, const struct process *process)
 {
-    if (!goes_on_sharing_memory(process))
+    if (!goes_on_sharing_memory(check, process))
         return;
     char message[256];
     snprintf(message, sizeof message, "%s shares its memory with %s (vfork, or clone with CLONE_VM), which cannot be forked; let it execute a program, or "

@@ -46,9 +46,6 @@ int sharing_read(struct world *world, struct error *err)
         struct process *process = world->processes[i], *parent = process->parent;
         if (process->zombie || parent->zombie)
             continue;
-        if (same(parent->pid, process->pid, COMPARE_VM) == 1)
-            return fail(err, "unsupported", "%s shares its memory with %s (vfork, or clone with CLONE_VM), which cannot be forked; let it execute a "
-                        "program, or end it", process_label(process), process_label(parent));
         process->shares_fs = same(parent->pid, process->pid, COMPARE_FS) == 1;
         if (read_files(process, &only_group, err) < 0)
             return -1;

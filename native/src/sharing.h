@@ -4,7 +4,8 @@
 
 #include "world.h"
 
-/* Find out, of a frozen world, who shares what with its parent (process->files_group, process->shares_fs); refuse what cannot be shared again. */
+/* Find out, of a frozen world, who shares what with its parent (process->files_group, process->shares_fs); refuse what cannot be shared again.
+ * Memory nobody shares: freeze_whole has seen to that. */
 int sharing_read(struct world *world, struct error *err);
 /* Do these two, by their host ids, share their memory? -1 when one has ended. */
 int sharing_memory(pid_t one, pid_t other);

@@ -35,6 +35,7 @@ def fake_libexec(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def behave(fake_libexec: Path) -> Callable[[str], None]:
     def choose(behaviour: str) -> None:
         (fake_libexec / "behaviour").write_text(behaviour)
+        (fake_libexec / "calls").unlink(missing_ok=True)
 
     choose("ok")
     return choose
@@ -92,6 +93,31 @@ async def test_default_names_of_deep_branches_stay_usable(client: EngineClient, 
         names += [branch["name"] for branch in branches]
         parent = branches[-1]["id"]
     assert len(set(names)) == 12 and all(len(name) <= 41 for name in names)
+
+
+async def test_a_source_met_in_a_passing_state_is_forked_once_more(
+    engine: Engine, client: EngineClient, source: dict, behave: Callable[[str], None], fake_libexec: Path
+) -> None:
+    behave("busy 2")
+    result = await client.fork("src", copies=2)
+    assert (fake_libexec / "calls").read_text() == "3"
+    assert [branch["name"] for branch in result["branches"]] == ["src-clone-0", "src-clone-1"]
+    assert {workspace["id"] for workspace in await client.list()} == {source["id"], *(branch["id"] for branch in result["branches"])}
+    assert (await client.get("src"))["state"] == "ready"
+
+
+@pytest.mark.parametrize(("behaviour", "calls"), [("busy 100", "3"), ("slow, then busy", "1")])
+async def test_new_attempts_at_a_fork_are_few_and_bounded_in_time(
+    engine: Engine, client: EngineClient, source: dict, behave: Callable[[str], None], fake_libexec: Path, behaviour: str, calls: str
+) -> None:
+    behave(behaviour)
+    with pytest.raises(Conflict, match=r"pid 9 \(sh\) was ended while it was being copied; fork again"):
+        await client.fork("src")
+    assert (fake_libexec / "calls").read_text() == calls
+    assert [workspace["id"] for workspace in await client.list()] == [source["id"]]
+    assert (await client.get("src"))["state"] == "ready"
+    behave("ok")
+    assert (await client.fork("src"))["branches"][0]["error"] is None
 
 
 FAILURES = [

@@ -21,6 +21,7 @@ _SOURCE = Path(__file__).resolve().parent / "refused" / "task_states.c"
 _READY_SECONDS = 20.0
 _REFUSED = 3
 _STORM_FORKS = 10
+_SHARING_SECONDS = 8.0
 _FIFO_PRIORITY = 7
 _NICE = -5
 _WAITS = 3
@@ -64,6 +65,18 @@ async def _refuse(mode: str, directory: Path) -> None:
         assert failure.value.status == _REFUSED, failure.value
         assert _MESSAGES[mode] in failure.value.message
         assert source.alive
+
+
+async def _all_at_once(directory: Path) -> None:
+    """However many share memory, a fork waits for them together."""
+    async with Harness(directory) as harness:
+        source = await _launch(harness, "memories", directory)
+        started = time.monotonic()
+        with pytest.raises(ForkError) as failure:
+            await harness.fork(source)
+        assert failure.value.status == _REFUSED, failure.value
+        assert _MESSAGES["memory"] in failure.value.message
+        assert time.monotonic() - started < _SHARING_SECONDS
 
 
 async def _storm(directory: Path) -> None:
@@ -139,6 +152,10 @@ def test_is_refused_by_name(mode: str, tmp_path: Path) -> None:
     _in_own_process(mode, tmp_path / "harness")
 
 
+def test_many_that_share_memory_are_refused_in_bounded_time(tmp_path: Path) -> None:
+    _in_own_process("memories", tmp_path / "harness")
+
+
 def test_priorities_that_the_host_gave_are_kept(tmp_path: Path) -> None:
     _in_own_process("priorities", tmp_path / "harness")
 
@@ -162,6 +179,8 @@ async def _main(what: str, directory: Path) -> None:
         await _waits(directory)
     elif what == "storm":
         await _storm(directory)
+    elif what == "memories":
+        await _all_at_once(directory)
     else:
         await _refuse(what, directory)
 

@@ -137,7 +137,8 @@ static void make_timers_and_signals(void)
     MUST(timerfd_settime(MUST(timerfd_create(CLOCK_BOOTTIME, 0)), 0, &far, NULL));
     struct rlimit limit = { 300, 400 };
     MUST(setrlimit(RLIMIT_NOFILE, &limit));
-    MUST(setpriority(PRIO_PROCESS, 0, 3));
+    if (getpriority(PRIO_PROCESS, 0) < 3)       /* a lane that runs nicer than that could not raise it */
+        MUST(setpriority(PRIO_PROCESS, 0, 3));
 }
 
 /*

@@ -1,4 +1,4 @@
-/* task_states MODE: a process in a state that a fork refuses (dispatch, memory, traced, thread_pidfd), that hurries (storm), or that waits (waits). */
+/* task_states MODE: a process in a state that a fork refuses (dispatch, memory, memories, traced, thread_pidfd), that hurries (storm), or that waits (waits). */
 #include "../programs/fidelity.h"
 
 #include <linux/prctl.h>
@@ -21,6 +21,8 @@ static void *stay_as_thread(void *tid)
     stay(NULL);
     return NULL;
 }
+
+#define PAIRS 12                /* of processes that share their memory (memories) */
 
 static void *end_at_once(void *unused) { return unused; }
 
@@ -74,6 +76,15 @@ int main(int argc, char **argv)
         MUST(prctl(59 /* PR_SET_SYSCALL_USER_DISPATCH */, 1, 0, 0, &selector));
     } else if (strcmp(mode, "memory") == 0) {
         MUST(clone(stay, stack + sizeof stack, CLONE_VM | SIGCHLD, NULL));
+        fidelity_ready();
+    } else if (strcmp(mode, "memories") == 0) {
+        for (int i = 0; i < PAIRS; i++) {
+            if (fidelity_fork())
+                continue;
+            MUST(clone(stay, stack + sizeof stack, CLONE_VM | SIGCHLD, NULL));
+            stay(NULL);
+        }
+        fidelity_sleep_ms(500);
         fidelity_ready();
     } else if (strcmp(mode, "traced") == 0) {
         pid_t child = fidelity_fork();
