@@ -226,11 +226,13 @@ static int start_query(struct scratch *scratch, int index, struct error *err)
     regs.rip = scratch->address;
     regs.rdi = query->ops_base;
     regs.rsi = query->base;
-    if (set_signal_mask(thread->tid, ALL_SIGNALS, err) < 0 || set_registers(thread->tid, &regs, err) < 0)
-        return -1;
-    if (ptrace(PTRACE_CONT, thread->tid, 0, 0) < 0)
-        return fail_errno(err, "cannot run a batch in thread %d", thread->tid);
-    return 0;
+    if (set_signal_mask(thread->tid, ALL_SIGNALS, err) == 0 && set_registers(thread->tid, &regs, err) == 0) {
+        if (ptrace(PTRACE_CONT, thread->tid, 0, 0) == 0)
+            return 0;
+        fail_errno(err, "cannot run a batch in thread %d", thread->tid);
+    }
+    give_back(thread, err);     /* it has not run: it stands where it stood */
+    return -1;
 }
 
 /* The same for a batch: threads of a stopped program report their stop once more; others can only meet a SIGSTOP that came late. */
@@ -277,8 +279,7 @@ static int take_back(struct thread *thread, struct error *err)
     ptrace(PTRACE_INTERRUPT, thread->tid, 0, 0);
     if (wait_for_stop(thread->tid, &stop_signal, monotonic_ns() + STOP_TIMEOUT_NS) < 0)
         return fail(err, "gone", "thread %d ended while it was being copied", thread->tid);
-    int status = set_registers(thread->tid, &thread->regs, err);
-    return status | set_signal_mask(thread->tid, thread->signal_mask, err);
+    return give_back(thread, err);
 }
 
 static int collect_query(struct scratch *scratch, int index, struct error *err)

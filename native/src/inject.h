@@ -30,6 +30,8 @@ int inject_unmap(struct process *process, uint64_t address, size_t size, struct 
 int set_registers(pid_t tid, const struct user_regs_struct *regs, struct error *err);
 int get_registers(pid_t tid, struct user_regs_struct *regs, struct error *err);
 int set_signal_mask(pid_t tid, uint64_t mask, struct error *err);
+/* A stopped thread gets its registers and its signal mask back. Each is tried once more when it fails: nobody else would do it. */
+int give_back(const struct thread *thread, struct error *err);
 /* Learn what inject_syscall needs of the vdso, which is the same image in every 64-bit process. */
 int inject_prepare(struct error *err);
 

@@ -53,6 +53,15 @@ int set_signal_mask(pid_t tid, uint64_t mask, struct error *err)
     return 0;
 }
 
+int give_back(const struct thread *thread, struct error *err)
+{
+    struct error first = { 0 };
+    int status = set_registers(thread->tid, &thread->regs, &first) == 0 ? 0 : set_registers(thread->tid, &thread->regs, err);
+    if (set_signal_mask(thread->tid, thread->signal_mask, &first) == 0)
+        return status;
+    return status | set_signal_mask(thread->tid, thread->signal_mask, err);
+}
+
 /*
  * Where a thread goes on if nobody sets its registers again: an interrupted syscall is started once more, one with a restart block by
  * restart_syscall (the block is still there: no syscall of a batch replaces it).
@@ -202,9 +211,7 @@ int cave_syscall(struct process *process, long number, const uint64_t args[6], l
     if (status == 0)
         status = execute_at(leader->tid, &leader->regs, process->map->vdso + cave_offset, number, args, result,
                             &leader->stop_withheld, err);
-    status |= set_registers(leader->tid, &leader->regs, err);
-    status |= set_signal_mask(leader->tid, leader->signal_mask, err);
-    return status;
+    return status | give_back(leader, err);
 }
 
 /* ---- what was left behind ---- */

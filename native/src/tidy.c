@@ -64,7 +64,7 @@ static int bring_back(struct thread *thread, struct error *err)
         return 1;
     set_from_frame(&thread->regs, &frame);
     thread->signal_mask = frame.signal_mask;
-    return set_registers(thread->tid, &thread->regs, err) | set_signal_mask(thread->tid, thread->signal_mask, err);
+    return give_back(thread, err);
 }
 
 static int tidy_process(struct process *process, struct error *err)

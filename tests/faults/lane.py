@@ -34,6 +34,7 @@ ERRORS = (errno.ENOMEM, errno.EMFILE, errno.ENOSPC, errno.EPERM, errno.ESRCH, er
 _SOURCES = Path(__file__).resolve().parent / "programs"
 _READY_SECONDS = 20.0
 # A batch that lost its tracer sleeps for 5 s before it finds back by itself.
+_NOT_STARTED = 127      # the call that failed was one by which the kernel or the loader start livefork, and the loader told why
 _SETTLE_SECONDS = 12.0
 # Without rseq, into which the kernel writes whenever a thread moves to another core.
 _ENVIRONMENT = {"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}
@@ -255,6 +256,8 @@ def _bad_end(fault: Fault, error: ForkError) -> list[str]:
     """An error must say what it is; only a killed livefork ends without a word."""
     if fault.kind in ("phase", "kill"):
         return [] if error.status == -signal.SIGKILL else [f"it ended with {error}"]
+    if error.status == _NOT_STARTED:
+        return []
     if error.status < 0 or error.code == "killed" or not error.message:
         return [f"it ended without telling why: {error}"]
     return []

@@ -94,27 +94,44 @@ static void note_child(pid_t tid, int event)
         tracee_of((pid_t)child);
 }
 
-/* Leave every thread alone. One that runs is interrupted first: only a stopped tracee can be detached. */
+/* Returns whether the tracee has been let go or has ended; it may not have stopped yet. */
+static bool let_go(struct tracee *tracee)
+{
+    int status, signal = 0;
+    pid_t tid = tracee->tid;
+    if (!tracee->stopped) {
+        pid_t got = waitpid(tid, &status, __WALL | WNOHANG);
+        if (got == 0)
+            return false;
+        if (got < 0 || !WIFSTOPPED(status)) {
+            forget(tracee);
+            return true;
+        }
+        if (WSTOPSIG(status) != SYSCALL_STOP && !(status >> 16))
+            signal = WSTOPSIG(status);
+        note_child(tid, status >> 16);
+        tracee = tracee_of(tid);
+    }
+    ptrace(PTRACE_DETACH, tid, 0, signal);
+    forget(tracee);
+    return true;
+}
+
+/*
+ * Leave every thread alone. One that runs is interrupted first: only a stopped tracee can be detached. One that waits for its vfork's child does not stop
+ * before that one has been let go, so nobody is waited for alone.
+ */
 static void let_all_go(void)
 {
     for (int i = 0; i < tracee_count; i++)
         if (!tracees[i].stopped)
             ptrace(PTRACE_INTERRUPT, tracees[i].tid, 0, 0);
     while (tracee_count) {
-        struct tracee *tracee = &tracees[0];
-        int status, signal = 0;
-        if (!tracee->stopped) {
-            if (waitpid(tracee->tid, &status, __WALL) < 0 || !WIFSTOPPED(status)) {
-                forget(tracee);
-                continue;
-            }
-            if (WSTOPSIG(status) != SYSCALL_STOP && !(status >> 16))
-                signal = WSTOPSIG(status);
-            note_child(tracee->tid, status >> 16);
-            tracee = &tracees[0];
-        }
-        ptrace(PTRACE_DETACH, tracee->tid, 0, signal);
-        forget(tracee);
+        bool any = false;
+        for (int i = tracee_count - 1; i >= 0; i--)
+            any |= i < tracee_count && let_go(&tracees[i]);
+        if (!any)
+            usleep(100);
     }
 }
 
