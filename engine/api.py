@@ -29,6 +29,7 @@ from engine.workspace import (
     MAX_COPIES,
     MAX_PIDS,
     MIN_MEMORY,
+    MIN_SHM,
     State,
     check_argv,
     check_env,
@@ -136,7 +137,7 @@ class Api:
 
     async def _launch(self, request: web.Request) -> web.Response:
         body = await _json_body(request)
-        _only(body, "request_id", "image", "name", "ports", "env", "memory", "pids", "network", "command")
+        _only(body, "request_id", "image", "name", "ports", "env", "memory", "shm", "pids", "network", "command")
         if request.query.get("wait", "ready") != "ready":
             raise BadRequest("wait can only be `ready`")
         launch = _launch_of(body)
@@ -312,7 +313,7 @@ def _launch_of(body: dict[str, Any]) -> Launch:
     network = body.get("network", "open")
     if network not in ("open", "none"):
         raise BadRequest("network must be `open` or `none`")
-    memory, pids, name = body.get("memory"), body.get("pids"), body.get("name")
+    memory, pids, shm, name = body.get("memory"), body.get("pids"), body.get("shm"), body.get("name")
     return Launch(
         image=image,
         name=None if name is None else check_name(name),
@@ -321,6 +322,7 @@ def _launch_of(body: dict[str, Any]) -> Launch:
         memory=DEFAULT_MEMORY if memory is None else check_integer(memory, "memory (bytes)", MIN_MEMORY, 1 << 50),
         pids=DEFAULT_PIDS if pids is None else check_integer(pids, "pids", 8, MAX_PIDS),
         network=network,
+        shm=None if shm is None else check_integer(shm, "shm (bytes)", MIN_SHM, 1 << 50),
         command=None if body.get("command") is None else check_argv(body["command"], "command"),
     )
 

@@ -45,13 +45,15 @@ _SECCOMP: dict[str, Any] = {
     ],
 }
 _NOFILE = 65536
+# Docker gives 64 MiB, with which browsers end at their second heavy page.
+DEFAULT_SHM = 1 << 30
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 INIT = "/usr/libexec/tclone/init"
 RESTORE = "/usr/libexec/tclone/restore"
 
 
-def _mounts() -> list[dict[str, Any]]:
-    """The mounts of every workspace; a branch must have the same ones in the same order."""
+def _mounts(shm: int) -> list[dict[str, Any]]:
+    """The mounts of every workspace; a branch must have the same ones in the same order. `shm`: the size of /dev/shm, in bytes."""
 
     def entry(where: str, kind: str, *options: str) -> dict[str, Any]:
         return {"destination": where, "type": kind, "source": kind, "options": list(options)}
@@ -60,8 +62,8 @@ def _mounts() -> list[dict[str, Any]]:
         entry("/proc", "proc", "nosuid", "noexec", "nodev"),
         entry("/dev", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
         entry("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"),
-        # Half of RAM, as the kernel's own default: what is stored here counts against the workspace's memory limit.
-        entry("/dev/shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777"),
+        # What is stored here counts against the workspace's memory limit, and every fork copies it.
+        entry("/dev/shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777", f"size={shm}"),
         entry("/dev/mqueue", "mqueue", "nosuid", "noexec", "nodev"),
         entry("/sys", "sysfs", "nosuid", "noexec", "nodev", "ro"),
     ]
@@ -88,7 +90,7 @@ def capability_sets(names: tuple[str, ...]) -> dict[str, list[str]]:
 
 
 def _config(
-    process: dict[str, Any], root: str, read_only: bool, hostname: str, netns: str, cgroup: str
+    process: dict[str, Any], root: str, read_only: bool, hostname: str, netns: str, cgroup: str, shm: int
 ) -> dict[str, Any]:
     namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "mount", "ipc", "uts", "cgroup")]
     namespaces.append({"type": "network", "path": netns})
@@ -97,7 +99,7 @@ def _config(
         "process": process,
         "root": {"path": root, "readonly": read_only},
         "hostname": hostname,
-        "mounts": _mounts(),
+        "mounts": _mounts(shm),
         "linux": {
             "namespaces": namespaces,
             "cgroupsPath": cgroup,
@@ -111,9 +113,9 @@ def _config(
 
 
 def source_config(
-    root: str, command: list[str], env: dict[str, str], workdir: str, hostname: str, netns: str, cgroup: str
+    root: str, command: list[str], env: dict[str, str], workdir: str, hostname: str, netns: str, cgroup: str, shm: int = DEFAULT_SHM
 ) -> dict[str, Any]:
-    """A workspace launched from an image: the small init, which starts `command`."""
+    """A workspace launched from an image: the small init, which starts `command`. `shm`: the size of /dev/shm, in bytes."""
     process = {
         "terminal": False,
         "user": {"uid": 0, "gid": 0},
@@ -124,7 +126,7 @@ def source_config(
         "rlimits": rlimits(),
         "noNewPrivileges": False,
     }
-    return _config(process, root, False, hostname, netns, cgroup)
+    return _config(process, root, False, hostname, netns, cgroup, shm)
 
 
 def stage_config(root: str, netns: str, cgroup: str) -> dict[str, Any]:
@@ -143,7 +145,12 @@ def stage_config(root: str, netns: str, cgroup: str) -> dict[str, Any]:
         "rlimits": rlimits(),
         "noNewPrivileges": False,
     }
-    return _config(process, root, True, "tclone", netns, cgroup)
+    return _config(process, root, True, "tclone", netns, cgroup, DEFAULT_SHM)  # a fork makes it as large as the source's
+
+
+def in_terminal(argv: list[str]) -> list[str]:
+    """The command, started when its terminal has got its size: crun 1.8 takes no heed of `consoleSize` for commands."""
+    return [INIT, "--in-terminal", *argv]
 
 
 def exec_process(

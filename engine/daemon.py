@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import fcntl
@@ -13,6 +14,7 @@ import pwd
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from aiohttp import web
@@ -192,8 +194,12 @@ async def _run() -> int:
         await daemon.close()
 
 
-def main() -> int:
+def main(arguments: Sequence[str] = ()) -> int:
     """Run the engine until SIGTERM or SIGINT; the exit status is the documented one."""
+    argparse.ArgumentParser(
+        prog="python -m engine.daemon", description="Run the engine in the foreground until SIGTERM or SIGINT; `tclone up` does this for you.",
+        epilog="Settings come from the environment: docs/explanation/architecture.md lists the variables.",
+    ).parse_args(arguments)  # fmt: skip
     if os.geteuid() != 0:
         print("tclone engine: must run as root", file=sys.stderr)
         return Unavailable.exit_status
@@ -202,4 +208,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

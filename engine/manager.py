@@ -41,8 +41,9 @@ class Launch:
 
     def __init__(
         self, image: str, name: str | None, ports: dict[int, int | None], env: dict[str, str], memory: int, pids: int,
-        network: str, command: list[str] | None,
+        network: str, command: list[str] | None, shm: int | None = None,
     ) -> None:  # fmt: skip
+        """`shm`: bytes of /dev/shm; None for the usual 1 GiB, or half of the memory limit when that is less."""
         self.image = image
         self.name = name
         self.ports = ports
@@ -51,6 +52,7 @@ class Launch:
         self.pids = pids
         self.network = network
         self.command = command
+        self.shm = min(bundle.DEFAULT_SHM, memory // 2) if shm is None else shm
 
 
 class Manager:
@@ -68,7 +70,7 @@ class Manager:
         self.tools = tools
         self.images = images
         self.network = network
-        self.executor = Executor(runtime, config.run)
+        self.executor = Executor(runtime, tools, config.run)
         self.events = Events(lambda: [workspace.public() for workspace in self.workspaces.values()])
         self.workspaces: dict[str, Workspace] = {}
         self.locks: dict[str, asyncio.Lock] = {}
@@ -162,7 +164,7 @@ class Manager:
             started = time.monotonic()
             entry = await self.database.journal_begin("launch", {"ids": [identity]})
             try:
-                await self._start(workspace, image, command, wanted.ports, self.progress(workspace, "launch", started))
+                await self._start(workspace, image, command, wanted, self.progress(workspace, "launch", started))
             except BaseException:
                 await asyncio.shield(self._take_back(workspace))
                 raise
@@ -182,13 +184,13 @@ class Manager:
         self.events.publish("gone", workspace.id, {})
 
     async def _start(
-        self, workspace: Workspace, image: Image, command: list[str], ports: dict[int, int | None],
+        self, workspace: Workspace, image: Image, command: list[str], launch: Launch,
         report: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.workspaces[workspace.id] = workspace
         await self.changed(workspace)
         report("network")
-        wanted = {port: None for port in image.ports} | ports
+        wanted = {port: None for port in image.ports} | launch.ports
         requests = [PortRequest(container, host) for container, host in sorted(wanted.items())]
         network = await self.network.create(workspace.id, workspace.network, requests)
         workspace.ports = {str(container): host for container, host in network.ports.items()}
@@ -203,7 +205,7 @@ class Manager:
             limits = Limits(workspace.memory_limit, workspace.pids_limit)
             config = bundle.source_config(
                 str(directory / "rootfs"), command, workspace.env, workspace.workdir, workspace.hostname, network.path,
-                self.cgroups.oci_path(workspace.id),
+                self.cgroups.oci_path(workspace.id), launch.shm,
             )  # fmt: skip
             await in_thread(lambda: bundle.write_config(directory, config))
             await self.prepare_groups(workspace.id, limits)

@@ -23,6 +23,7 @@ from pathlib import Path
 from engine import bundle, runtime, syscalls
 from engine.errors import BadRequest, Conflict, Internal
 from engine.runtime import Runtime
+from engine.tools import Tools
 from engine.waiting import readable
 from engine.workspace import Workspace
 
@@ -208,8 +209,9 @@ class Session:
 class Executor:
     """Starts commands in workspaces and knows the ones that run."""
 
-    def __init__(self, runtime_: Runtime, run: Path) -> None:
+    def __init__(self, runtime_: Runtime, tools: Tools, run: Path) -> None:
         self._runtime = runtime_
+        self._tools = tools
         self._scratch = run / "exec"
         self._sessions: dict[str, set[Session]] = {}
 
@@ -228,13 +230,12 @@ class Executor:
             raise Conflict(f"{workspace.id} is not running; it is {workspace.state.value}")
         account = await asyncio.to_thread(_find_account, workspace, command.user)
         session = Session(workspace.id, self._scratch / uuid.uuid4().hex)
+        # A workspace that an older engine launched has its init, too.
+        waits = command.tty and workspace.tools_digest == self._tools.digest
         process = bundle.exec_process(
-            command.argv, _environment(workspace, command, account), _directory(workspace, command, account),
+            bundle.in_terminal(command.argv) if waits else command.argv, _environment(workspace, command, account), _directory(workspace, command, account),
             account.uid, account.gid, account.groups, command.tty,
         )  # fmt: skip
-        if command.tty:
-            # Before the command starts: one that asks at once would else see a terminal of no size.
-            process["consoleSize"] = {"height": command.rows, "width": command.cols}
         session.scratch.with_suffix(".json").write_text(json.dumps(process))
         try:
             if command.tty:

@@ -15,6 +15,7 @@ from engine.errors import BadRequest, Conflict, Internal
 MAX_COPIES = 8
 MIN_MEMORY = 16 << 20
 MAX_PIDS = 4_000_000
+MIN_SHM = 1 << 20
 DEFAULT_PIDS = 4096
 _MAX_PORTS = 64
 _MAX_ENV_BYTES = 128 << 10

@@ -106,6 +106,8 @@ def _workspace_commands(commands: "argparse._SubParsersAction[argparse.ArgumentP
                      help="publish a TCP port of the workspace, on a free host port or on HOST")  # fmt: skip
     run.add_argument("-e", "--env", type=values.variable, action="append", default=[], metavar="K=V", help="set a variable")
     run.add_argument("--memory", type=values.size, metavar="SIZE", help="memory limit, such as 2g")
+    run.add_argument("--shm-size", type=values.size, metavar="SIZE",
+                     help="size of /dev/shm (default: 1g, or half of the memory limit when that is less)")  # fmt: skip
     run.add_argument("--pids", type=values.positive, metavar="N", help="limit on processes and threads")
     run.add_argument("--network", choices=("open", "none"), default="open", help="outgoing traffic: all of it (default), or none")
     run.add_argument("--no-wait", action="store_true", help="return at once, not when the workspace is ready")

@@ -75,6 +75,7 @@ async def run(client: EngineClient, arguments: argparse.Namespace) -> int:
             ports=arguments.publish,
             env=dict(arguments.env),
             memory=arguments.memory,
+            shm=arguments.shm_size,
             pids=arguments.pids,
             network=arguments.network,
             command=arguments.argv or None,

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,6 +24,9 @@
 #ifndef TCLONE_VERSION
 #define TCLONE_VERSION "0.1"
 #endif
+
+#define SIZE_LOOKS 1000
+#define SIZE_PAUSE_US 1000
 
 enum { EXIT_USAGE = 2, EXIT_SETUP = 125, EXIT_CANNOT_EXECUTE = 126, EXIT_NOT_FOUND = 127, EXIT_SIGNAL_BASE = 128 };
 
@@ -83,14 +87,20 @@ static void block_awaited_signals(sigset_t *awaited)
     sigprocmask(SIG_BLOCK, awaited, NULL);
 }
 
+/* Returns the status for a command that cannot be executed. */
+static int execute(char **command)
+{
+    execvp(command[0], command);
+    int status = errno == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_EXECUTE;
+    fprintf(stderr, "tclone-init: cannot execute %s: %s\n", command[0], strerror(errno));
+    return status;
+}
+
 static void run_command(char **command, const sigset_t *awaited)
 {
     setsid();
     sigprocmask(SIG_UNBLOCK, awaited, NULL);
-    execvp(command[0], command);
-    int status = errno == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_EXECUTE;
-    fprintf(stderr, "tclone-init: cannot execute %s: %s\n", command[0], strerror(errno));
-    _exit(status);
+    _exit(execute(command));
 }
 
 /* Reap all that has ended. True, and *status as a shell would give it, once the command itself was among them. */
@@ -123,6 +133,18 @@ static int supervise(pid_t command, const sigset_t *awaited)
     }
 }
 
+/*
+ * `tclone exec -t`: the runtime starts the command before anybody can give its terminal a size, and one that asks at once would be told 0 by 0.
+ * Whoever has the other end sets it within a few milliseconds; one that does not is not waited for long.
+ */
+static int execute_in_terminal(char **command)
+{
+    struct winsize size;
+    for (int look = 0; look < SIZE_LOOKS && ioctl(STDIN_FILENO, TIOCGWINSZ, &size) == 0 && !size.ws_row && !size.ws_col; look++)
+        usleep(SIZE_PAUSE_US);
+    return execute(command);
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], "--version") == 0) {
@@ -131,8 +153,10 @@ int main(int argc, char **argv)
     }
     if (argc == 2 && strcmp(argv[1], "--after-fork") == 0)
         return after_fork();
+    if (argc >= 3 && strcmp(argv[1], "--in-terminal") == 0)
+        return execute_in_terminal(argv + 2);
     if (argc < 3 || strcmp(argv[1], "--") != 0) {
-        fputs("usage: tclone-init -- COMMAND [ARGUMENT...]\n       tclone-init --after-fork\n       tclone-init --version\n", stderr);
+        fputs("usage: tclone-init -- COMMAND [ARGUMENT...]\n       tclone-init --in-terminal COMMAND [ARGUMENT...]\n       tclone-init --after-fork\n       tclone-init --version\n", stderr);
         return EXIT_USAGE;
     }
     open_standard_descriptors();

@@ -8,10 +8,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/mount.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/statfs.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -224,11 +227,36 @@ static int open_source_shm(struct world *world, struct error *err)
     return mnt_ns < 0 ? fail_errno(err, "cannot open %s", path) : mount_enter(mnt_ns, copy_of_shm, NULL, err);
 }
 
+static int configure(int context, unsigned command, const char *key, uint64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%llu", (unsigned long long)value);
+    return (int)syscall(SYS_fsconfig, context, command, key, key ? text : NULL, 0);
+}
+
+/* The branch's /dev/shm holds as much as the source's, whatever it was prepared with; without a limit (0) no file system of the workspace is. */
+static int resize_shm(int from, int to, struct error *err)
+{
+    struct statfs wanted, is;
+    if (fstatfs(from, &wanted) < 0 || fstatfs(to, &is) < 0)
+        return fail_errno(err, "cannot find out the size of /dev/shm");
+    if (wanted.f_blocks == is.f_blocks && wanted.f_files == is.f_files)
+        return 0;
+    AUTO_CLOSE int context = (int)syscall(SYS_fspick, to, "", FSPICK_EMPTY_PATH | FSPICK_CLOEXEC);
+    if (context < 0 || configure(context, FSCONFIG_SET_STRING, "size", (uint64_t)wanted.f_blocks * (uint64_t)wanted.f_bsize) < 0
+        || configure(context, FSCONFIG_SET_STRING, "nr_inodes", wanted.f_files) < 0
+        || configure(context, FSCONFIG_CMD_RECONFIGURE, NULL, 0) < 0)
+        return fail_errno(err, "cannot give /dev/shm its size in the branch");
+    return 0;
+}
+
 static int copy_shm(struct world *world, struct branch *branch, struct error *err)
 {
     AUTO_CLOSE int from = open_source_shm(world, err);
     AUTO_CLOSE int to = from < 0 ? -1 : open_shm("/proc/%d/root/dev/shm", branch->init, err);
     if (to < 0)
+        return -1;
+    if (resize_shm(from, to, err) < 0)
         return -1;
     struct shm_copy context = { world, branch };
     struct tree_copy copy = { .label = "/dev/shm", .from = from, .to = to, .claim = claim_object, .context = &context };

@@ -38,6 +38,19 @@ async def test_a_terminal_of_the_workspace_itself(client: EngineClient, workspac
     assert (code, out) == (0, b"/dev/pts/0\r\n33 99\r\n")
 
 
+async def test_a_terminal_has_its_size_before_the_command_runs(client: EngineClient, workspace: str) -> None:
+    """A command that asks at once: `sh` would take longer to ask than the engine takes to tell."""
+    for _ in range(12):
+        code, out, _ = await client.run(workspace, ["/bin/busybox", "stty", "size"], tty=True, rows=33, cols=99)
+        assert (code, out) == (0, b"33 99\r\n")
+
+
+@pytest.mark.parametrize(("program", "status"), [("no-such-program", 127), ("/etc/passwd", 126)])
+async def test_a_command_that_cannot_start_in_a_terminal_says_so(client: EngineClient, workspace: str, program: str, status: int) -> None:
+    code, out, err = await client.run(workspace, [program], tty=True)
+    assert code == status and program.encode() in out + err
+
+
 async def test_the_terminal_can_be_resized(client: EngineClient, workspace: str) -> None:
     async with client.exec(workspace, ["sh", "-c", "read line; stty size"], tty=True) as session:
         await session.resize(50, 120)
