@@ -7,7 +7,6 @@ An id is fixed when its container is prepared; ids of containers never used are 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 from collections import deque
@@ -144,5 +143,10 @@ class Stages:
 
 
 async def _quietly(work: object) -> None:
-    with contextlib.suppress(EngineError):  # destroy() has logged it
+    """What cannot be removed must not hide why it had to be."""
+    try:
         await work  # type: ignore[misc]
+    except EngineError:
+        pass  # destroy() has logged it
+    except Exception:
+        log.exception("removing a container that did not become a branch")

@@ -22,8 +22,10 @@ static const char *remedy_of(const char *message, const char *label)
     return at ? at + 2 : "";
 }
 
-void blockers_add(struct blockers *blockers, const struct process *process, int fd, const char *message)
+void blockers_add(struct blockers *blockers, const struct process *process, int fd, const char *text)
 {
+    AUTO_FREE char *message = must_copy_string(text);
+    make_printable(message);
     if (blockers->count == MAX_BLOCKERS) {
         blockers->omitted++;
         return;

@@ -7,6 +7,13 @@
 #include <string.h>
 #include <unistd.h>
 
+void make_printable(char *text)
+{
+    for (unsigned char *at = (unsigned char *)text; *at; at++)
+        if (*at < 0x20 || *at == 0x7f)
+            *at = '?';
+}
+
 int fail(struct error *err, const char *code, const char *format, ...)
 {
     if (err->code)
@@ -16,6 +23,7 @@ int fail(struct error *err, const char *code, const char *format, ...)
     va_start(args, format);
     vsnprintf(err->message, sizeof err->message, format, args);
     va_end(args);
+    make_printable(err->message);
     return -1;
 }
 
@@ -41,6 +49,7 @@ int fail_errno(struct error *err, const char *format, ...)
     va_end(args);
     size_t used = strlen(err->message);
     snprintf(err->message + used, sizeof err->message - used, ": %s", strerror(number));
+    make_printable(err->message);
     return -1;
 }
 

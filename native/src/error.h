@@ -9,10 +9,13 @@ struct error {
     char message[768];
 };
 
-/* Fill err (the first failure wins) and return -1. */
+/* Fill err (the first failure wins) and return -1. Control characters, which names of the workspace can hold, become `?`. */
 int fail(struct error *err, const char *code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* The same, with ": strerror(errno)" appended. ESRCH becomes code "gone", ENOSPC and ENOMEM become "limit". */
 int fail_errno(struct error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Replace the control characters of a text. */
+void make_printable(char *text);
 
 /* Memory that cannot be had ends the program: it holds nothing that its exit would not release. */
 void *must_alloc(size_t size);

@@ -127,8 +127,11 @@ static int none_left(const struct job *job, struct error *err)
 {
     if (live_branches(job))
         return 0;
-    *err = job->branches[0].err;
-    return -1;
+    const struct branch *branch = &job->branches[0];
+    bool named = strncmp(branch->err.message, branch->id, strlen(branch->id)) == 0;
+    /* Of a branch, "gone" is nothing that the source could help. */
+    bool gone = strcmp(branch->err.code, "gone") == 0;
+    return fail(err, gone ? "internal" : branch->err.code, "%s%s%s", named ? "" : branch->id, named ? "" : ": ", branch->err.message);
 }
 
 /* Each blocker goes out as an event of its own; the error's message has as many of them as fit. */

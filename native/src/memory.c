@@ -135,6 +135,18 @@ static int read_layout(struct process *process, struct memory_map *map, struct e
     return 0;
 }
 
+/* What a fork runs inside a process, it runs from there. */
+static int check_vdso(const struct process *process, struct error *err)
+{
+    for (int i = 0; i < process->map->vma_count; i++) {
+        const struct vma *vma = &process->map->vmas[i];
+        if (vma->kind == VMA_VDSO && strcmp(vma->path, "[vdso]") == 0 && !(vma->protection & PROT_EXEC))
+            return fail(err, "unsupported", "%s has made its vdso not executable, and cannot be forked therefore; let it leave the vdso as it is",
+                        process_label(process));
+    }
+    return 0;
+}
+
 int memory_read_map(struct process *process, struct error *err)
 {
     struct memory_map *map = process->map = must_alloc(sizeof *map);
@@ -154,7 +166,7 @@ int memory_read_map(struct process *process, struct error *err)
         struct vma *vma = &map->vmas[map->vma_count];
         if (parse_line(process, line, vma, err) < 0)
             return -1;
-        if (vma->kind == VMA_VDSO && strcmp(vma->path, "[vdso]") == 0)
+        if (vma->kind == VMA_VDSO && strcmp(vma->path, "[vdso]") == 0 && !map->vdso)
             map->vdso = vma->start;
         map->vma_count++;
     }
@@ -165,7 +177,7 @@ int memory_read_map(struct process *process, struct error *err)
             return -1;
     if (!map->vdso)
         return fail(err, "unsupported", "%s has no vdso (it unmapped it, or is not a 64-bit program)", process_label(process));
-    return 0;
+    return check_vdso(process, err);
 }
 
 bool memory_range_free(const struct world *world, uint64_t start, uint64_t end)

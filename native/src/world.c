@@ -12,9 +12,7 @@ void process_command(const struct process *process, char *name, size_t size)
     if (end)
         *end = 0;
     snprintf(name, size, "%s", text && *text ? text : "?");
-    for (unsigned char *at = (unsigned char *)name; *at; at++)
-        if (*at < 0x20 || *at == 0x7f)
-            *at = '?';
+    make_printable(name);
 }
 
 /* Labels are made for many steps that might fail, most of them in the pause: the name is read once. */

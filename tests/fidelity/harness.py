@@ -202,7 +202,10 @@ class Harness:
             return await asyncio.to_thread(run.run)
         except BaseException:
             for container, _ in staged:
-                await self._remove(container)
+                try:
+                    await self._remove(container)
+                except Exception as error:  # it must not hide why the fork failed
+                    print(f"harness: removing {container.id}: {error}", file=sys.stderr)
             raise
         finally:
             for _, control in staged:

@@ -20,3 +20,9 @@ def test_a_mounted_server_is_refused_with_place_and_remedy(tmp_path: Path) -> No
 def test_a_detached_mount_is_found_by_the_open_file(tmp_path: Path) -> None:
     message = refusal("fuse_silent", "detached", tmp_path / "harness")
     assert "which a FUSE server serves; close it" in message
+
+
+def test_a_mount_point_with_a_newline_is_told_in_one_line(tmp_path: Path) -> None:
+    message = refusal("fuse_silent", "newline", tmp_path / "harness")
+    assert "sees the FUSE file system silent at /tmp/fuse?mount; unmount it" in message
+    assert message.rstrip("\n").isprintable()

@@ -32,6 +32,7 @@ _LATE_SECONDS = 20.0
 _MESSAGES = {
     "dispatch": "(task_states) catches its own system calls (syscall user dispatch, as Wine does)",
     "memory": "(task_states) shares its memory with pid",
+    "vdso": "(task_states) has made its vdso not executable",
     "traced": "(task_states) is traced by another process",
     "thread_pidfd": "refers to a single thread of a process, which cannot be forked yet; close it",
 }
@@ -59,7 +60,7 @@ async def _launch(harness: Harness, mode: str, directory: Path) -> Container:
 async def _refuse(mode: str, directory: Path) -> None:
     async with Harness(directory) as harness:
         source = await _launch(harness, mode, directory)
-        await asyncio.sleep(0.2)  # "dispatch" is ready just before it is in its state
+        await asyncio.sleep(0.2)  # "dispatch" and "vdso" are ready just before they are in their state
         with pytest.raises(ForkError) as failure:
             await harness.fork(source)
         assert failure.value.status == _REFUSED, failure.value

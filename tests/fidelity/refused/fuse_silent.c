@@ -8,7 +8,6 @@
 #include <sys/mount.h>
 #include <sys/sysmacros.h>
 
-#define MOUNT "/tmp/fuse-mount"
 #define FILE_NODE 2
 
 static void put(const char *path, const char *text)
@@ -26,6 +25,8 @@ static void answer(int fuse, uint64_t unique, const void *body, size_t size)
     memcpy(reply + sizeof header, body, size);
     MUST((int)write(fuse, reply, header.len));
 }
+
+static const char *mount_point = "/tmp/fuse-mount";
 
 static struct fuse_attr attributes(uint64_t node)
 {
@@ -53,9 +54,11 @@ static bool serve(int fuse)
 
 static void client(bool detached, int ready)
 {
-    MUST(open(MOUNT "/file", O_RDONLY));
+    char file[64];
+    snprintf(file, sizeof file, "%s/file", mount_point);
+    MUST(open(file, O_RDONLY));
     if (detached)
-        MUST(umount2(MOUNT, MNT_DETACH));
+        MUST(umount2(mount_point, MNT_DETACH));
     MUST((int)write(ready, "r", 1));
     pause();
 }
@@ -65,7 +68,9 @@ int main(int argc, char **argv)
     char options[128], byte;
     int ready[2];
     mkdir(FIDELITY_DIRECTORY, 0777);
-    mkdir(MOUNT, 0755);
+    if (argc > 1 && strcmp(argv[1], "newline") == 0)
+        mount_point = "/tmp/fuse\nmount";
+    mkdir(mount_point, 0755);
     umask(0);
     MUST(mknod("/tmp/fuse-device", S_IFCHR | 0666, makedev(10, 229)));
     MUST(unshare(CLONE_NEWUSER | CLONE_NEWNS));
@@ -74,7 +79,7 @@ int main(int argc, char **argv)
     put("/proc/self/gid_map", "0 0 1");
     int fuse = MUST(open("/tmp/fuse-device", O_RDWR | O_CLOEXEC));
     snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=0,group_id=0", fuse);
-    MUST(mount("silent", MOUNT, "fuse", MS_NOSUID | MS_NODEV, options));
+    MUST(mount("silent", mount_point, "fuse", MS_NOSUID | MS_NODEV, options));
     MUST(pipe(ready));
     if (fidelity_fork() == 0) {
         close(fuse);

@@ -1,8 +1,9 @@
-/* task_states MODE: a process in a state that a fork refuses (dispatch, memory, memories, traced, thread_pidfd), that hurries (storm), or that waits (waits). */
+/* task_states MODE: a process in a state that a fork refuses (dispatch, memory, memories, vdso, traced, thread_pidfd), that hurries (storm), or that waits (waits). */
 #include "../programs/fidelity.h"
 
 #include <linux/prctl.h>
 #include <pthread.h>
+#include <sys/auxv.h>
 #include <sys/ptrace.h>
 
 static char stack[65536] __attribute__((aligned(16)));
@@ -77,6 +78,10 @@ int main(int argc, char **argv)
     } else if (strcmp(mode, "memory") == 0) {
         MUST(clone(stay, stack + sizeof stack, CLONE_VM | SIGCHLD, NULL));
         fidelity_ready();
+    } else if (strcmp(mode, "vdso") == 0) {
+        char *vdso = (char *)getauxval(AT_SYSINFO_EHDR);
+        fidelity_ready();
+        MUST(mprotect(vdso, 8192, PROT_NONE));
     } else if (strcmp(mode, "memories") == 0) {
         for (int i = 0; i < PAIRS; i++) {
             if (fidelity_fork())
