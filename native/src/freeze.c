@@ -144,6 +144,18 @@ static int seize_new_threads(struct process *process, struct error *err)
     return fresh;
 }
 
+/* Who is only waiting for its turn on a busy processor may get it the next time; who waits in the kernel says so by its state. */
+static int refuse_unstopped(const struct process *process, pid_t tid, struct error *err)
+{
+    struct error ignored = { 0 };
+    AUTO_FREE char *status = proc_read(&ignored, 1 << 20, NULL, "/proc/%d/task/%d/status", process->pid, tid);
+    const char *state = status ? proc_field(status, "State") : NULL;
+    if (state && *state == 'R')
+        return fail(err, "busy", "%s: thread %d did not get the processor within %llu s", process_label(process), tid, FREEZE_TIMEOUT_NS / 1000000000ull);
+    return fail(err, "unsupported", "%s: thread %d did not stop within %llu s (it waits in the kernel, state D); "
+                "end what it waits for and fork again", process_label(process), tid, FREEZE_TIMEOUT_NS / 1000000000ull);
+}
+
 static int stop_threads(struct process *process, int from, uint64_t deadline, struct error *err)
 {
     for (int i = from; i < process->thread_count;) {
@@ -152,11 +164,8 @@ static int stop_threads(struct process *process, int from, uint64_t deadline, st
             i++;
             continue;
         }
-        if (monotonic_ns() > deadline && kill(thread->tid, 0) == 0) {
-            return fail(err, "unsupported", "%s: thread %d did not stop within %llu s (it waits in the kernel, state D); "
-                        "end what it waits for and fork again", process_label(process), thread->tid,
-                        FREEZE_TIMEOUT_NS / 1000000000ull);
-        }
+        if (monotonic_ns() > deadline && kill(thread->tid, 0) == 0)
+            return refuse_unstopped(process, thread->tid, err);
         memmove(thread, thread + 1, (size_t)(process->thread_count - i - 1) * sizeof *thread);
         process->thread_count--;
     }

@@ -1,8 +1,10 @@
 #include "interrupted.h"
 #include "freeze.h"
+#include "proc.h"
 
 #include <errno.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
@@ -15,7 +17,7 @@
 #define SYSCALL_INSTRUCTION_SIZE 2
 #define RED_ZONE 128            /* bytes below the stack pointer that a function may use (x86-64 ABI) */
 #define QUEUES 2                /* the thread's own, the process's */
-#define AT_ONCE 1024            /* the kernel walks the queue from its start for each request */
+#define AT_ONCE 16
 #define NANOSECONDS 1000000000ll
 #define COUNTABLE_SECONDS 4000000000ll
 
@@ -46,19 +48,28 @@ static bool waits_for_ever(const struct user_regs_struct *regs)
     }
 }
 
+/* Of a long queue: the sets of pending signals, which only /proc shows. The kernel walks the queue from its start for each signal that it shows. */
+static bool one_of_many_is_due(const struct thread *thread)
+{
+    struct error ignored = { 0 };
+    AUTO_FREE char *status = proc_read(&ignored, 1 << 20, NULL, "/proc/%d/task/%d/status", thread->process->pid, thread->tid);
+    const char *own = status ? proc_field(status, "SigPnd") : NULL, *shared = status ? proc_field(status, "ShdPnd") : NULL;
+    uint64_t pending = (own ? strtoull(own, NULL, 16) : 0) | (shared ? strtoull(shared, NULL, 16) : 0);
+    return pending & ~thread->signal_mask;
+}
+
 /* A signal that will run a handler makes EINTR right. */
 static bool signal_is_due(const struct thread *thread)
 {
     for (uint32_t queue = 0; queue < QUEUES; queue++) {
-        static siginfo_t some[AT_ONCE];
+        siginfo_t some[AT_ONCE];
         struct { uint64_t offset; uint32_t flags; int32_t count; } arguments = { 0, queue, AT_ONCE };
-        long got;
-        while ((got = ptrace(PTRACE_PEEKSIGINFO, thread->tid, &arguments, some)) > 0) {
-            for (long i = 0; i < got; i++)
-                if (!(thread->signal_mask >> (some[i].si_signo - 1) & 1))
-                    return true;
-            arguments.offset += (uint64_t)got;
-        }
+        long got = ptrace(PTRACE_PEEKSIGINFO, thread->tid, &arguments, some);
+        for (long i = 0; i < got; i++)
+            if (!(thread->signal_mask >> (some[i].si_signo - 1) & 1))
+                return true;
+        if (got == AT_ONCE)
+            return one_of_many_is_due(thread);
     }
     return false;
 }

@@ -21,6 +21,8 @@ _SOURCE = Path(__file__).resolve().parent / "refused" / "task_states.c"
 _READY_SECONDS = 20.0
 _REFUSED = 3
 _STORM_FORKS = 10
+_END_FORKS = 4
+_QUEUED_MS = 8000.0     # 0.3 s on a quiet machine
 _SHARING_SECONDS = 8.0
 _FIFO_PRIORITY = 7
 _NICE = -5
@@ -78,6 +80,63 @@ async def _all_at_once(directory: Path) -> None:
         assert failure.value.status == _REFUSED, failure.value
         assert _MESSAGES["memory"] in failure.value.message
         assert time.monotonic() - started < _SHARING_SECONDS
+
+
+async def _too_many_queued(directory: Path) -> None:
+    """What would take long to read is refused at once."""
+    async with Harness(directory) as harness:
+        source = await _launch(harness, "queued_more", directory)
+        started = time.monotonic()
+        with pytest.raises(ForkError, match=r"\(task_states\) has more than 8192 pending signals; let it take some") as failure:
+            await harness.fork(source)
+        assert failure.value.code == "limit"
+        assert (time.monotonic() - started) * 1000 < _QUEUED_MS
+        assert source.alive
+
+
+async def _queued(directory: Path) -> None:
+    """As many pending signals as a fork takes: all kept, in their order, without the source noticing, and read in a bounded time."""
+    async with Harness(directory) as harness:
+        source = await _launch(harness, "queued", directory)
+        result = await harness.fork(source)
+        assert result.phases["captured"] - result.phases["frozen"] < _QUEUED_MS, result.phases
+        for container, side in ((result.branches[0], "branch"), (source, "source")):
+            container.write("/tmp/fidelity/go", side)
+            deadline = time.monotonic() + _READY_SECONDS
+            while (verdict := container.read("/tmp/fidelity/task_states.result")) is None:
+                assert time.monotonic() < deadline, side
+                await asyncio.sleep(0.02)
+            assert verdict == "pass", (side, verdict)
+
+
+async def _ends(directory: Path) -> None:
+    """Processes that end in the branch while livefork still lets their threads go: the fork succeeds, and they are zombies in the branch alone."""
+    async with Harness(directory) as harness:
+        source = await _launch(harness, "ends", directory)
+        make_root = harness.branch_root
+
+        def with_mark(parent: Container, branch: Container) -> int:
+            root = make_root(parent, branch)
+            os.close(os.open("tmp/fidelity/in-branch", os.O_CREAT | os.O_WRONLY, dir_fd=root))
+            return root
+
+        harness.branch_root = with_mark  # type: ignore[method-assign]
+        for _ in range(_END_FORKS):
+            result = await harness.fork(source)
+            assert result.branch_errors == {} and result.branches[0].alive
+            assert _states_of_children(source) == ["R"] * 3
+            deadline = time.monotonic() + _READY_SECONDS
+            while _states_of_children(result.branches[0]) != ["Z"] * 3:
+                assert time.monotonic() < deadline, _states_of_children(result.branches[0])
+                await asyncio.sleep(0.02)
+            await harness.remove(result.branches[0])
+
+
+def _states_of_children(container: Container) -> list[str]:
+    """Of the processes that the workspace's program has forked."""
+    program = _first_child(container.pid)
+    children = Path(f"/proc/{program}/task/{program}/children").read_text().split()
+    return [Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] for child in children]
 
 
 async def _storm(directory: Path) -> None:
@@ -157,6 +216,18 @@ def test_many_that_share_memory_are_refused_in_bounded_time(tmp_path: Path) -> N
     _in_own_process("memories", tmp_path / "harness")
 
 
+def test_many_pending_signals_are_read_in_bounded_time(tmp_path: Path) -> None:
+    _in_own_process("queued", tmp_path / "harness")
+
+
+def test_too_many_pending_signals_are_refused_at_once(tmp_path: Path) -> None:
+    _in_own_process("queued_more", tmp_path / "harness")
+
+
+def test_processes_that_end_while_they_are_let_go_do_not_fail_the_fork(tmp_path: Path) -> None:
+    _in_own_process("ends", tmp_path / "harness")
+
+
 def test_priorities_that_the_host_gave_are_kept(tmp_path: Path) -> None:
     _in_own_process("priorities", tmp_path / "harness")
 
@@ -180,6 +251,12 @@ async def _main(what: str, directory: Path) -> None:
         await _waits(directory)
     elif what == "storm":
         await _storm(directory)
+    elif what == "queued":
+        await _queued(directory)
+    elif what == "queued_more":
+        await _too_many_queued(directory)
+    elif what == "ends":
+        await _ends(directory)
     elif what == "memories":
         await _all_at_once(directory)
     else:

@@ -1,9 +1,11 @@
-/* task_states MODE: a process in a state that a fork refuses (dispatch, memory, memories, vdso, traced, thread_pidfd), that hurries (storm), or that waits (waits). */
+/* task_states MODE: a process in a state that a fork refuses (dispatch, memory, memories, vdso, traced, thread_pidfd), that hurries (storm), that waits (waits), has many signals pending (queued), or ends as soon as it can (ends). */
 #include "../programs/fidelity.h"
 
 #include <linux/prctl.h>
 #include <pthread.h>
 #include <sys/auxv.h>
+#include <sys/epoll.h>
+#include <sys/inotify.h>
 #include <sys/ptrace.h>
 
 static char stack[65536] __attribute__((aligned(16)));
@@ -23,6 +25,8 @@ static void *stay_as_thread(void *tid)
     return NULL;
 }
 
+#define QUEUED 8192            /* as many as a fork takes; the host allows its root some 90 000, which source and branch share */
+#define MANY 200                /* threads (ends) */
 #define PAIRS 12                /* of processes that share their memory (memories) */
 
 static void *end_at_once(void *unused) { return unused; }
@@ -45,6 +49,58 @@ static void storm(void)
             ;
     }
     _exit(0);
+}
+
+/* QUEUED signals with a value each, for a thread that has all of them blocked and waits where an interruption shows. */
+static void queue_signals(int more)
+{
+    sigset_t all;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, NULL);
+    for (int i = 0; i < QUEUED + more; i++)
+        CHECK(sigqueue(getpid(), SIGRTMIN + 1, (union sigval){ .sival_int = i }) == 0, "signal %d: %s", i, strerror(errno));
+    int set = MUST(epoll_create1(0));
+    struct epoll_event event = { .events = EPOLLIN };
+    int in = MUST(inotify_init1(IN_NONBLOCK));
+    MUST(inotify_add_watch(in, FIDELITY_DIRECTORY, IN_MOVED_TO));
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, in, &event));
+    fidelity_ready();
+    while (!fidelity_may_go())
+        MUST(epoll_wait(set, &event, 1, -1));
+    for (int i = 0; i < QUEUED; i++) {
+        siginfo_t info;
+        struct timespec none = { 0 };
+        int number = sigtimedwait(&all, &info, &none);
+        CHECK(number == SIGRTMIN + 1 && info.si_value.sival_int == i, "signal %d: number %d, value %d", i, number, info.si_value.sival_int);
+    }
+    fidelity_pass();
+}
+
+static void *stand(void *unused)
+{
+    stay(unused);
+    return unused;
+}
+
+static void *spin(void *unused)
+{
+    for (;;)
+        getppid();
+    return unused;
+}
+
+/* Its first thread ends the process, and MANY threads with it, as soon as it sees that it is in a branch: while the others are being let go. */
+static void end_in_branch(void)
+{
+    pthread_t thread;
+    pthread_attr_t small;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 64 << 10);
+    for (int i = 0; i < MANY; i++)
+        CHECK(pthread_create(&thread, &small, i % 64 ? stand : spin, NULL) == 0, "no thread");
+    while (access(FIDELITY_DIRECTORY "in-branch", F_OK) < 0)
+        ;
+    syscall(SYS_exit_group, 0);
 }
 
 /* Relative waits that tell nobody what is left of them; each says how long it took by the monotonic clock. */
@@ -82,6 +138,16 @@ int main(int argc, char **argv)
         char *vdso = (char *)getauxval(AT_SYSINFO_EHDR);
         fidelity_ready();
         MUST(mprotect(vdso, 8192, PROT_NONE));
+    } else if (strcmp(mode, "queued") == 0) {
+        queue_signals(0);
+    } else if (strcmp(mode, "queued_more") == 0) {
+        queue_signals(QUEUED);
+    } else if (strcmp(mode, "ends") == 0) {
+        for (int i = 0; i < 3; i++)
+            if (fidelity_fork() == 0)
+                end_in_branch();
+        fidelity_sleep_ms(500);
+        fidelity_ready();
     } else if (strcmp(mode, "memories") == 0) {
         for (int i = 0; i < PAIRS; i++) {
             if (fidelity_fork())
