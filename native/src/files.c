@@ -35,6 +35,35 @@ uint64_t aux_slot(const struct world *world, int aux)
     return (uint64_t)(world->slot_base + world->description_count + aux);
 }
 
+static bool ends_in(const char *text, size_t length, const char *ending)
+{
+    size_t size = strlen(ending);
+    return length >= size && memcmp(text + length - size, ending, size) == 0;
+}
+
+bool files_of_dead(const struct world *world, const char *path)
+{
+    int pid, length = 0;
+    if (sscanf(path, "/proc/%d%n", &pid, &length) != 1 || !length)
+        return false;
+    const char *rest = path + length;
+    if (ends_in(rest, strlen(rest), DELETED))   /* even if somebody else has the number now */
+        return rest[0] == '/' || strcmp(rest, DELETED) == 0;
+    return (rest[0] == '/' || !rest[0]) && !process_by_ns_pid(world, pid);
+}
+
+uint64_t files_path_of_dead(struct plan *plan, const char *path)
+{
+    const char *rest = path + strlen("/proc/");
+    rest += strspn(rest, "0123456789");
+    size_t length = strlen(rest);
+    if (ends_in(rest, length, DELETED))
+        length -= sizeof DELETED - 1;
+    AUTO_FREE char *own = must_alloc(sizeof "/proc/self" + length);
+    sprintf(own, "/proc/self%.*s", (int)length, rest);
+    return plan_string(plan, own);
+}
+
 static int open_in(int root, const char *path, int flags, mode_t mode)
 {
     struct open_how how = { .flags = (uint64_t)flags | O_CLOEXEC, .mode = mode,
@@ -182,7 +211,7 @@ static int bind_directory(struct process *process, struct error *err)
     size_t length = strlen(process->cwd), suffix = sizeof DELETED - 1;
     bool removed = length > suffix && strcmp(process->cwd + length - suffix, DELETED) == 0;
     bool by_name = !process->namespaces[NAMESPACE_MNT]->nested || strncmp(process->cwd, "/proc/", 6) == 0;    /* not all of /proc is there yet */
-    if ((!removed && by_name) || strcmp(process->cwd, process->root) == 0)
+    if ((!removed && by_name) || strcmp(process->cwd, process->root) == 0 || files_of_dead(process->world, process->cwd))
         return 0;
     char link[64];
     struct stat st;

@@ -4,6 +4,7 @@
 
 #include "branch.h"
 #include "memory.h"
+#include "plan.h"
 #include "world.h"
 
 /* A file that processes use but that has no name any more. */
@@ -47,6 +48,10 @@ bool files_path_leads_to(const struct world *world, const struct mount_world *mo
 /* A ghost for an inode that has lost its name; `open_path` is a /proc path of the host that opens it. */
 struct ghost *files_ghost(struct world *world, const char *path, uint64_t device, uint64_t inode, const char *open_path, const char *who,
                           struct error *err);
+/* Is it of the /proc directory of a process that has ended ("/proc/41/stat", "/proc/41/fdinfo (deleted)")? */
+bool files_of_dead(const struct world *world, const char *path);
+/* Such a path, for a short-lived process that goes there or opens it: its own. */
+uint64_t files_path_of_dead(struct plan *plan, const char *path);
 /* The opening for a file mapping of a process. */
 struct file_opening *files_for_vma(struct process *process, const struct vma *vma, struct error *err);
 struct file_opening *files_for_executable(struct process *process, struct error *err);

@@ -157,21 +157,28 @@ static void emit_lease(struct plan *plan, const struct file_lock *lock)
     emit_owner(batch, fd, description->owner_pid ? description->owner_type : F_OWNER_PID, description->owner_pid, what);
 }
 
-/* Who took it is told to those who list locks. If it has no descriptor of the file any more, pid 1 stands for it. */
+static uint64_t whole_file_operation(const struct file_lock *lock)
+{
+    return (uint64_t)((lock->write ? LOCK_EX : LOCK_SH) | LOCK_NB);
+}
+
+/* Who took it is told to those who list locks: so it takes it again, while all have one table of descriptors. If it has ended, pid 1 stands for it. */
 static void emit_whole_file(struct plan *plan, const struct file_lock *lock)
 {
     const struct description *description = lock->description;
-    uint64_t operation = (uint64_t)((lock->write ? LOCK_EX : LOCK_SH) | LOCK_NB);
-    for (int i = 0; i < plan->world->process_count; i++) {
-        const struct process *process = plan->world->processes[i];
-        for (int k = 0; process->pid == lock->pid && k < process->fd_count; k++) {
-            if (process->fds[k].description == description) {
-                EMIT(plan_own(plan, process), description_label(description), SYS_flock, (uint64_t)process->fds[k].fd, operation);
-                return;
-            }
-        }
+    for (int i = 0; i < plan->world->process_count; i++)
+        if (plan->world->processes[i]->group_leader == lock->pid && !plan->world->processes[i]->zombie)
+            return;             /* locks_emit_taken */
+    EMIT(&plan->common[STAGE_FILL], description_label(description), SYS_flock, SLOT(plan, description), whole_file_operation(lock));
+}
+
+void locks_emit_taken(struct batch *batch, const struct process *process)
+{
+    for (int i = 0; i < lock_count; i++) {
+        const struct file_lock *lock = &locks[i];
+        if (lock->kind == LOCK_WHOLE_FILE && lock->pid == process->group_leader)
+            EMIT(batch, description_label(lock->description), SYS_flock, SLOT(batch->plan, lock->description), whole_file_operation(lock));
     }
-    EMIT(&plan->common[STAGE_FILL], description_label(description), SYS_flock, SLOT(plan, description), operation);
 }
 
 void locks_emit(struct plan *plan)

@@ -8,5 +8,7 @@
 int locks_read(struct world *world, struct error *err);
 /* Take them again in a branch. Its files are its own, so nobody else can be in the way. */
 void locks_emit(struct plan *plan);
+/* The whole-file locks (flock) that the process took itself: by the common table, since it may have closed or passed on its descriptor since. */
+void locks_emit_taken(struct batch *batch, const struct process *process);
 
 #endif

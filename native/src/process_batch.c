@@ -1,5 +1,6 @@
 #include "process_batch.h"
 #include "files.h"
+#include "locks.h"
 #include "memory_batch.h"
 #include "namespace_plan.h"
 #include "parts/parts.h"
@@ -58,7 +59,9 @@ void process_emit_working_directory(struct batch *batch, const struct process *p
     const char *label = process_label(process);
     /* A root directory that was removed is entered with it (parts/root.c). */
     uint32_t flag = is_deleted(process->cwd) ? OP_MAY_FAIL : 0;
-    if (process->directory)
+    if (files_of_dead(plan->world, process->cwd) && strcmp(process->cwd, process->root) != 0)
+        root_emit_into_dead(batch, process, process->cwd, false, label);
+    else if (process->directory)
         emit_op(batch, (struct op){ .number = SYS_fchdir, .arg = { aux_slot(plan->world, process->directory->aux) } },
                 "%s: working directory %s", label, process->cwd);
     else
@@ -100,12 +103,13 @@ static void emit_descriptors(struct context *context)
     struct process *process = context->process;
     struct plan *plan = context->plan;
     bool first_of_group = process->files_group == process;
+    locks_emit_taken(&context->batch, process);
     if (process->files_group && !first_of_group)
         return;
     /* Who keeps the common table with others fills it once nobody else makes descriptors in it any more. */
     if (first_of_group)
         EMIT(&context->batch, context->label, OP_WAIT, plan->arena + offsetof(struct arena_control, mapped), (uint64_t)live_processes(plan->world) - 1);
-    else
+    if (!first_of_group)
         EMIT(&context->batch, context->label, SYS_unshare, CLONE_FILES);
     for (int i = 0; i < process->fd_count; i++) {
         const struct fd_entry *entry = &process->fds[i];

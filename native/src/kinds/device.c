@@ -1,6 +1,8 @@
 /* Character devices without state of their own; and kind_refused, which names what cannot be forked at all. */
 #include "kinds.h"
 #include "../descriptors.h"
+#include "../files.h"
+#include "../mounts.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -39,17 +41,58 @@ static bool device_match(const struct description *description)
     return device_path(&description->st) && !(description->flags & O_PATH);
 }
 
+/* A node that somebody made elsewhere: where it is, or that it has lost its name. The usual ones the branch has in its own /dev. */
+struct device_node {
+    bool unlinked;
+    const struct mount_world *mounts;
+};
+
+static int device_capture(struct world *world, struct description *description, struct error *err)
+{
+    (void)err;
+    if (strcmp(description->link, device_path(&description->st)) == 0)
+        return 0;
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", description->local);
+    struct device_node node = { description->st.st_nlink == 0, mounts_of_file(world, description->local) };
+    /* What leads nowhere is opened by its standard name: the device is the same. */
+    if (!node.unlinked && !files_path_leads_to(world, node.mounts, description->link, description->st.st_ino, path))
+        return 0;
+    struct device_node *data = description->data = must_alloc(sizeof *data);
+    *data = node;
+    return 0;
+}
+
+/* For as long as it takes to open it, in /dev, where devices work. */
+static uint64_t emit_unlinked_node(struct batch *batch, const struct description *description, const char *what)
+{
+    const struct stat *st = &description->st;
+    char name[64];
+    snprintf(name, sizeof name, "/dev/.tclone-device-%d", description->index);
+    uint64_t path = plan_string(batch->plan, name);
+    EMIT(batch, what, SYS_mknodat, (uint64_t)AT_FDCWD, path, S_IFCHR | 0600, st->st_rdev);
+    EMIT(batch, what, SYS_fchownat, (uint64_t)AT_FDCWD, path, st->st_uid, st->st_gid, 0);
+    EMIT(batch, what, SYS_fchmodat, (uint64_t)AT_FDCWD, path, st->st_mode & 07777);
+    return path;
+}
+
 static int device_emit(struct plan *plan, const struct description *description, enum stage stage, struct error *err)
 {
     (void)err;
     if (stage != STAGE_MAKE)
         return 0;
     struct batch *batch = &plan->common[stage];
+    const struct device_node *node = description->data;
     const char *what = description_label(description);
-    /* By its standard name, not by the recorded one: a node may have been opened elsewhere and be gone, the device is the same. */
-    uint64_t path = plan_string(plan, device_path(&description->st));
+    uint64_t path = node && node->unlinked ? emit_unlinked_node(batch, description, what)
+                                           : plan_string(plan, node ? description->link : device_path(&description->st));
+    const struct mount_world *mounts = node && !node->unlinked ? node->mounts : NULL;
+    mounts_enter(batch, mounts);
     EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, path, (uint64_t)(description->flags & OPEN_FLAGS) | O_CLOEXEC);
     emit_to_slot(batch, description, what);
+    mounts_leave(batch, mounts);
+    if (node && node->unlinked)
+        EMIT(batch, what, SYS_unlinkat, (uint64_t)AT_FDCWD, path, 0);
     emit_status_flags(batch, description, what);
     return 0;
 }
@@ -57,6 +100,7 @@ static int device_emit(struct plan *plan, const struct description *description,
 const struct fd_kind kind_device = {
     .name = "device",
     .match = device_match,
+    .capture = device_capture,
     .emit = device_emit,
 };
 

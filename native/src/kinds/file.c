@@ -41,25 +41,12 @@ static bool match(const struct description *description)
     return S_ISREG(mode) || S_ISDIR(mode) || S_ISLNK(mode) || (description->flags & O_PATH);
 }
 
-/* "/proc/41/stat" or "/proc/41", and nobody is 41 any more: what follows the number; else NULL. */
-static const char *rest_of_dead(const struct world *world, const char *link)
-{
-    int pid, length = 0;
-    if (sscanf(link, "/proc/%d%n", &pid, &length) != 1 || !length || process_by_ns_pid(world, pid))
-        return NULL;
-    if (strcmp(link + length, " (deleted)") == 0)
-        return "";
-    return link[length] == '/' || !link[length] ? link + length : NULL;
-}
-
 /* A short-lived process opens its own. */
 static void emit_of_dead(struct plan *plan, const struct description *description, const char *what)
 {
     struct batch *batch = plan_fresh_creator(plan, STAGE_MAKE, 0, 0, 0);
-    const char *rest = rest_of_dead(plan->world, description->link);
-    AUTO_FREE char *path = must_alloc(strlen(rest) + sizeof "/proc/self");
-    sprintf(path, "/proc/self%s", rest);
-    EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, plan_string(plan, path), (uint64_t)(description->flags & OPEN_FLAGS) | O_CLOEXEC);
+    EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, files_path_of_dead(plan, description->link),
+         (uint64_t)(description->flags & OPEN_FLAGS) | O_CLOEXEC);
     emit_to_slot(batch, description, what);
 }
 
@@ -77,7 +64,7 @@ static int capture(struct world *world, struct description *description, struct 
     }
     struct statfs fs;
     if (fstatfs(description->local, &fs) == 0 && fs.f_type == PROC_MAGIC) {
-        data->of_dead = rest_of_dead(world, description->link) != NULL;
+        data->of_dead = files_of_dead(world, description->link);
         data->late = !data->of_dead;
         return 0;
     }

@@ -17,6 +17,7 @@
 /* Those that have an effect on a unix socket; each costs a system call a socket while the source stands still. */
 static const struct option_name names[] = {
     { SOL_SOCKET, SO_PASSCRED, sizeof(int) },
+    { SOL_SOCKET, SO_PASSSEC, sizeof(int) },
     { SOL_SOCKET, 76 /* SO_PASSPIDFD */, sizeof(int) },
     { SOL_SOCKET, 83 /* SO_PASSRIGHTS */, sizeof(int) },
     { SOL_SOCKET, SO_SNDBUF, sizeof(int) },

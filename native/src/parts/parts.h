@@ -70,6 +70,7 @@ struct process_state {
     int dumpable, child_subreaper, thp_disabled, memory_merge;
     int memory_deny_write_execute;
     int oom_score_adjust;
+    uint32_t login;             /* /proc/PID/loginuid, as the host numbers users */
     uint16_t keys;              /* allocated protection keys, without 0 */
     siginfo_t *pending;         /* shared by all threads */
     int pending_count;
@@ -97,6 +98,12 @@ int seccomp_guard_restart(struct thread *thread, struct user_regs_struct *regs, 
 /* Priorities that a workspace's root may not set are set by livefork, on the branch's thread with this host id. */
 int attributes_finish(const struct thread *thread, pid_t tid, struct error *err);
 
+
+/*
+ * Ops that move the process into the directory `path` in /proc of a process that has ended: a short-lived one shares root and working directory with it,
+ * moves one of them into a directory of its own, and ends.
+ */
+void root_emit_into_dead(struct batch *batch, const struct process *process, const char *path, bool as_root, const char *what);
 
 /* The text of /proc/PID/timers. */
 int timers_parse(const struct process *process, const char *text, struct process_state *state, struct error *err);

@@ -19,6 +19,27 @@
 #define PROC_LIMIT 4096
 #define DUMPABLE_BY_ROOT_ONLY 2     /* cannot be set: only the kernel itself does, for setuid programs */
 
+/* What the engine gave us it gave the restorer too. */
+struct own_values {
+    int oom_score_adjust;
+    bool audited;               /* the kernel knows who logged in */
+    uint32_t login;
+};
+
+static const struct own_values *own_values(void)
+{
+    static struct own_values values;
+    static bool known;
+    struct error ignored = { 0 };
+    if (known)
+        return &values;
+    known = true;
+    AUTO_FREE char *adjust = proc_read(&ignored, PROC_LIMIT, NULL, "/proc/self/oom_score_adj");
+    AUTO_FREE char *login = proc_read(&ignored, PROC_LIMIT, NULL, "/proc/self/loginuid");
+    values = (struct own_values){ adjust ? atoi(adjust) : 0, login != NULL, login ? (uint32_t)strtoul(login, NULL, 10) : 0 };
+    return &values;
+}
+
 struct process_memo {
     int dumpable_op, thp_op, merge_op, deny_op, subreaper_op;
     uint64_t subreaper;
@@ -62,19 +83,14 @@ static int process_collect(struct query *query, void *memo, struct error *err)
     if (!text)
         return -1;
     state->oom_score_adjust = atoi(text);
-    return 0;
-}
-
-/* What the engine gave us it gave the restorer too. */
-static int own_oom_score_adjust(void)
-{
-    static int value = -1001;
-    struct error ignored = { 0 };
-    if (value < -1000) {
-        AUTO_FREE char *text = proc_read(&ignored, PROC_LIMIT, NULL, "/proc/self/oom_score_adj");
-        value = text ? atoi(text) : 0;
+    state->login = own_values()->login;
+    if (own_values()->audited) {
+        AUTO_FREE char *login = proc_read(err, PROC_LIMIT, NULL, "/proc/%d/loginuid", process->pid);
+        if (!login)
+            return -1;
+        state->login = (uint32_t)strtoul(login, NULL, 10);
     }
-    return value;
+    return 0;
 }
 
 /* Raising is free, lowering needs CAP_SYS_RESOURCE: then the branch is a little more likely to be killed than its source. */
@@ -91,10 +107,25 @@ static void emit_oom_score_adjust(struct batch *batch, int value, bool nested)
     EMIT_FLAGS(batch, "OOM score", OP_LOAD(0), SYS_close, cell);
 }
 
+/* A task inherits it; so each writes its own. Not in a nested user namespace, which may not know the id: there it stays what the parent's was. */
+static void emit_login(struct batch *batch, const struct process *process)
+{
+    char text[16];
+    if (process->state->login == own_values()->login || process->host_ids)
+        return;
+    struct plan *plan = batch->plan;
+    int length = snprintf(text, sizeof text, "%u", process->state->login);
+    EMIT_FLAGS(batch, "login id", OP_MAY_FAIL, SYS_openat, (uint64_t)AT_FDCWD, plan_string(plan, "/proc/thread-self/loginuid"), O_WRONLY | O_CLOEXEC);
+    uint64_t cell = emit_result_cell(batch);
+    EMIT_FLAGS(batch, "login id", OP_LOAD(0) | OP_MAY_FAIL, SYS_write, cell, plan_data(plan, text, sizeof text), (uint64_t)length);
+    EMIT_FLAGS(batch, "login id", OP_LOAD(0) | OP_MAY_FAIL, SYS_close, cell);
+}
+
 static int process_emit(struct batch *batch, const struct thread *thread, struct error *err)
 {
     (void)err;
     const struct process *process = thread->process;
+    emit_login(batch, process);
     if (thread != &process->threads[0])
         return 0;
     const struct process_state *state = process->state;
@@ -104,7 +135,7 @@ static int process_emit(struct batch *batch, const struct thread *thread, struct
         EMIT(batch, "huge pages", SYS_prctl, PR_SET_THP_DISABLE, 1);
     if (state->memory_deny_write_execute)
         EMIT(batch, "write-execute denial", SYS_prctl, PR_SET_MDWE, (uint64_t)state->memory_deny_write_execute);
-    if (state->oom_score_adjust != own_oom_score_adjust())
+    if (state->oom_score_adjust != own_values()->oom_score_adjust)
         emit_oom_score_adjust(batch, state->oom_score_adjust, process->host_ids != NULL);
     return 0;
 }

@@ -3,6 +3,7 @@
  * (a browser's sandbox: an empty directory of a process that has ended) gets a stand-in that is removed as well.
  */
 #include "parts.h"
+#include "../files.h"
 #include "../namespace_plan.h"
 
 #include <fcntl.h>
@@ -22,32 +23,17 @@ static bool is_deleted(const char *path)
     return length > suffix && strcmp(path + length - suffix, DELETED) == 0;
 }
 
-/* "/proc/17/fdinfo (deleted)" and the like: a directory of a process that has ended. */
-static const char *name_in_proc(const char *path)
-{
-    static const char prefix[] = "/proc/";
-    if (strncmp(path, prefix, sizeof prefix - 1) != 0)
-        return NULL;
-    const char *rest = path + sizeof prefix - 1;
-    size_t digits = strspn(rest, "0123456789");
-    return digits && rest[digits] == '/' ? rest + digits + 1 : NULL;
-}
-
 static bool stands_in_root(const struct process *process)
 {
     return strcmp(process->root, process->cwd) == 0;
 }
 
-/* Shares root and working directory with the process, moves both into a directory of its own in /proc, and ends. */
-static void emit_dead_process(struct batch *batch, const struct process *process, const char *name, const char *what)
+void root_emit_into_dead(struct batch *batch, const struct process *process, const char *path, bool as_root, const char *what)
 {
     struct plan *plan = batch->plan;
-    char path[64] = "/proc/self/";
-    size_t length = strlen(name) - (sizeof DELETED - 1);
-    memcpy(path + strlen(path), name, length < 32 ? length : 32);
     struct batch helper = { .plan = plan };
-    EMIT(&helper, what, SYS_chroot, plan_string(plan, path));
-    if (stands_in_root(process))        /* later nobody gets there */
+    EMIT(&helper, what, as_root ? SYS_chroot : SYS_chdir, files_path_of_dead(plan, path));
+    if (as_root && stands_in_root(process))     /* later nobody gets there */
         EMIT(&helper, what, SYS_chdir, plan_string(plan, "/"));
     EMIT(&helper, what, SYS_exit, 0);
     uint64_t stack[2] = { batch_place(&helper), plan->arena + offsetof(struct arena_control, fault) };
@@ -94,10 +80,9 @@ static int root_emit(struct batch *batch, const struct thread *thread, struct er
         return 0;
     char what[192];
     snprintf(what, sizeof what, "%s: root %.100s", process_label(process), process->root);
-    const char *name = is_deleted(process->root) ? name_in_proc(process->root) : NULL;
     (void)err;
-    if (name)
-        emit_dead_process(batch, process, name, what);
+    if (files_of_dead(plan->world, process->root))
+        root_emit_into_dead(batch, process, process->root, true, what);
     else if (is_deleted(process->root))
         emit_removed(batch, process, what);
     else

@@ -34,8 +34,33 @@ static int open_locked(const char *suffix)
     return fd;
 }
 
+/* A lock whose taker has closed the file: only its child has it open. The child tells who is said to hold it. */
+static pid_t start_heir(int *leave)
+{
+    int inherited = open_locked(".inherited"), ends[2];
+    MUST(pipe(ends));
+    *leave = ends[1];
+    MUST(flock(inherited, LOCK_EX));
+    pid_t parent = getpid(), heir = fidelity_fork();
+    if (heir == 0) {
+        fidelity_await_go();
+        char path[64], *held;
+        int taker = 0;
+        snprintf(path, sizeof path, "/proc/self/fdinfo/%d", inherited);
+        held = strstr(fidelity_file(path), "FLOCK");
+        CHECK(held && sscanf(held, "FLOCK ADVISORY WRITE %d", &taker) == 1 && taker == parent, "pid %d holds the lock it passed on, it is said", taker);
+        close(ends[1]);
+        _exit(read(ends[0], path, 1) == 0 ? 0 : 1);
+    }
+    close(inherited);
+    close(ends[0]);
+    return heir;
+}
+
 int main(void)
 {
+    int leave;
+    pid_t heir = start_heir(&leave);
     int record = open_locked(".record"), whole = open_locked(".flock"), description = open_locked(".ofd");
     MUST(record_lock(record, F_SETLK, F_WRLCK, 10, 10));
     MUST(record_lock(record, F_SETLK, F_RDLCK, 100, 0));
@@ -61,6 +86,11 @@ int main(void)
     int other = open_locked(".ofd");
     CHECK(record_lock(other, F_OFD_SETLK, F_WRLCK, 7, 1) == -1 && (errno == EAGAIN || errno == EACCES), "a second OFD lock was granted");
     CHECK(record_lock(other, F_OFD_SETLK, F_WRLCK, 0, 5) == 0, "the OFD lock covers more than its range");
+    int third = open_locked(".inherited");
+    CHECK(flock(third, LOCK_EX | LOCK_NB) == -1 && errno == EWOULDBLOCK, "the lock that was passed on is lost");
+    close(leave);
+    fidelity_expect_exit(heir, 0);
+    CHECK(flock(third, LOCK_EX | LOCK_NB) == 0, "the lock outlives whom it was passed on to");
 
     MUST(record_lock(record, F_SETLK, F_UNLCK, 0, 0));
     MUST(flock(whole, LOCK_UN));

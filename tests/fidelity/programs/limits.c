@@ -7,6 +7,7 @@
 struct seen {
     struct rlimit limits[RLIM_NLIMITS];
     cpu_set_t affinity;
+    char login[32];             /* of the audit subsystem, where the kernel has it */
     int nice, policy, io_priority, subreaper, thp, personality, oom;
     long slack;
     mode_t mask;
@@ -26,6 +27,8 @@ static void look(struct seen *seen)
     seen->personality = personality(0xffffffff);
     seen->slack = prctl(PR_GET_TIMERSLACK);
     seen->oom = atoi(fidelity_file("/proc/self/oom_score_adj"));
+    if (access("/proc/self/loginuid", R_OK) == 0)
+        snprintf(seen->login, sizeof seen->login, "%s", fidelity_file("/proc/self/loginuid"));
     seen->mask = umask(0);
     umask(seen->mask);
 }
@@ -51,6 +54,9 @@ int main(void)
     int oom = MUST(open("/proc/self/oom_score_adj", O_WRONLY));
     MUST((int)write(oom, "500", 3));
     close(oom);
+    int login = open("/proc/self/loginuid", O_WRONLY);
+    CHECK(login < 0 || write(login, "1234", 4) == 4 || errno == EPERM, "cannot log in: %s", strerror(errno));   /* EPERM: somebody has */
+    close(login);
     umask(0137);
     struct seen before, after;
     look(&before);
@@ -69,6 +75,7 @@ int main(void)
     CHECK(before.slack == after.slack, "timer slack %ld became %ld", before.slack, after.slack);
     CHECK(before.personality == after.personality, "personality %x became %x", before.personality, after.personality);
     CHECK(before.oom == after.oom, "oom_score_adj %d became %d", before.oom, after.oom);
+    CHECK(strcmp(before.login, after.login) == 0, "the login id %s became %s", before.login, after.login);
     CHECK(before.mask == after.mask, "umask %o became %o", before.mask, after.mask);
     fidelity_pass();
 }

@@ -1,10 +1,50 @@
-/* Directories without a name: the working directory, an open one, both the same; one whose name another directory has now; a mapped file in one. */
+/*
+ * Directories without a name: the working directory, an open one, both the same; one whose name another directory has now; a mapped file in one; and the
+ * directories that a process which has ended had in /proc.
+ */
 #include "fidelity.h"
 
 #define HERE "/tmp/fidelity-removed"
 
+/* The kernel may or may not say that it is deleted. */
+static void check_link(const char *link, const char *expected)
+{
+    char text[256] = "";
+    ssize_t length = readlink(link, text, sizeof text - 1);
+    char *end = strstr(text, " (deleted)");
+    if (end)
+        *end = 0;
+    CHECK(length > 0 && strncmp(text, "/proc/", 6) == 0 && strcmp(text + 6 + strspn(text + 6, "0123456789"), expected) == 0, "%s is %s", link, text);
+}
+
+/* A process that stands in `place` of one that has ended. */
+static pid_t stand_in_dead(const char *place)
+{
+    int ready[2];
+    MUST(pipe(ready));
+    pid_t stander = fidelity_fork();
+    if (stander)
+        return MUST((int)read(ready[0], (char[1]){ 0 }, 1)), close(ready[0]), close(ready[1]), stander;
+    char path[64];
+    pid_t ended = fidelity_fork();
+    if (ended == 0)
+        for (;;)
+            pause();
+    snprintf(path, sizeof path, "/proc/%d%s", ended, place);
+    MUST(chdir(path));
+    MUST(kill(ended, SIGKILL));
+    MUST(waitpid(ended, NULL, 0));
+    MUST((int)write(ready[1], "r", 1));
+    fidelity_await_go();
+    check_link("/proc/self/cwd", place);
+    CHECK(access("status", F_OK) < 0 && access("0", F_OK) < 0, "somebody lives where the process stands");
+    CHECK(chdir("/") == 0, "it cannot leave");
+    _exit(0);
+}
+
 int main(void)
 {
+    pid_t in_process = stand_in_dead(""), in_descriptors = stand_in_dead("/fdinfo");
     umask(0);
     MUST(mkdir(HERE, 0755));
     MUST(mkdir(HERE "/cwd", 0711));
@@ -40,5 +80,7 @@ int main(void)
     CHECK(pread(file, text, 4, 0) == 4 && memcmp(text, "kept", 4) == 0, "the file of a removed directory is lost");
     CHECK(access(HERE "/cwd", F_OK) < 0 && access(HERE "/deep", F_OK) < 0, "a removed directory is back");
     MUST(chdir("/"));
+    fidelity_expect_exit(in_process, 0);
+    fidelity_expect_exit(in_descriptors, 0);
     fidelity_pass();
 }

@@ -135,6 +135,7 @@ int main(void)
     pid_t other = other_user(&from_other);
     pair(SOCK_STREAM, stream);
     MUST(setsockopt(stream[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on));
+    MUST(setsockopt(stream[0], SOL_SOCKET, SO_PASSSEC, &on, sizeof on));
     bool pidfds = setsockopt(stream[0], SOL_SOCKET, SO_PASSPIDFD, &on, sizeof on) == 0;
     MUST((int)write(stream[1], "with credentials", 16));
     pair(SOCK_STREAM, urgent);
@@ -167,6 +168,8 @@ int main(void)
 
     MUST(getsockopt(stream[0], SOL_SOCKET, SO_PASSCRED, &value, &size));
     CHECK(value == 1, "SO_PASSCRED is lost");
+    MUST(getsockopt(stream[0], SOL_SOCKET, SO_PASSSEC, &value, &size));
+    CHECK(value == 1, "SO_PASSSEC is lost");
     if (pidfds) {
         MUST(getsockopt(stream[0], SOL_SOCKET, SO_PASSPIDFD, &value, &size));
         CHECK(value == 1, "SO_PASSPIDFD is lost");
