@@ -5,6 +5,7 @@
  */
 #include "kinds.h"
 #include "../descriptors.h"
+#include "../files.h"
 #include "../mounts.h"
 #include "../plan.h"
 
@@ -30,6 +31,7 @@ struct pipe_object {
     struct description *first;      /* makes the pipe, and the others of it too */
     int capacity;
     bool packets;                   /* O_DIRECT: each chunk is one write */
+    bool nameless;                  /* a FIFO that its name does not lead to: removed, replaced, or hidden by a mount */
     struct chunk *chunks;
     int chunk_count;
 };
@@ -95,6 +97,13 @@ static int copy_content(struct pipe_object *object, const struct description *re
     return read_chunks(object, out, (size_t)(object->packets ? DEFAULT_CAPACITY : available), err);
 }
 
+static bool has_no_name(const struct world *world, const struct description *fifo)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fifo->local);
+    return !files_path_leads_to(world, mounts_of_file(world, fifo->local), fifo->link, fifo->st.st_ino, path);
+}
+
 static int pipe_link(struct world *world, struct error *err)
 {
     for (int i = 0; i < world->description_count; i++) {
@@ -104,6 +113,7 @@ static int pipe_link(struct world *world, struct error *err)
         struct pipe_object *object = must_alloc(sizeof *object);
         object->first = first;
         object->capacity = fcntl(first->local, F_GETPIPE_SZ);
+        object->nameless = !is_anonymous(first) && has_no_name(world, first);
         const struct description *reader = NULL;
         for (int k = i; k < world->description_count; k++) {
             struct description *other = world->descriptions[k];
@@ -190,8 +200,8 @@ static void emit_anonymous(struct batch *batch, const struct pipe_object *object
     EMIT(batch, what, SYS_fcntl, SLOT(plan, first), F_SETFL, (uint64_t)(first->flags & (O_NONBLOCK | O_DIRECT)));
 }
 
-/* A FIFO whose name was removed comes back under a name of our own for as long as it takes to open it. */
-static uint64_t emit_unlinked_fifo(struct batch *batch, const struct description *first, const char *what)
+/* A FIFO without a name comes back under one of our own for as long as it takes to open it. */
+static uint64_t emit_nameless_fifo(struct batch *batch, const struct description *first, const char *what)
 {
     char name[64];
     snprintf(name, sizeof name, "/tmp/.tclone-fifo-%lu", (unsigned long)first->st.st_ino);
@@ -204,9 +214,8 @@ static void emit_named(struct batch *batch, const struct pipe_object *object, co
 {
     struct plan *plan = batch->plan;
     const struct description *first = object->first;
-    bool unlinked = first->st.st_nlink == 0;
-    uint64_t path = unlinked ? emit_unlinked_fifo(batch, first, what) : plan_string(plan, first->link);
-    const struct mount_world *mounts = unlinked ? NULL : mounts_of_file(plan->world, first->local);
+    uint64_t path = object->nameless ? emit_nameless_fifo(batch, first, what) : plan_string(plan, first->link);
+    const struct mount_world *mounts = object->nameless ? NULL : mounts_of_file(plan->world, first->local);
     mounts_enter(batch, mounts);
     /* Open for both first: then no other opening finds its peer missing. */
     EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
@@ -217,7 +226,7 @@ static void emit_named(struct batch *batch, const struct pipe_object *object, co
     mounts_leave(batch, mounts);
     emit_content(batch, object, OP_LOAD(0), both, what);
     EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_close, both);
-    if (unlinked) {
+    if (object->nameless) {
         emit_owner_and_mode(batch, first, what);
         EMIT(batch, what, SYS_unlinkat, (uint64_t)AT_FDCWD, path, 0);
     }
