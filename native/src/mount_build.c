@@ -263,6 +263,8 @@ static void attach(struct build *build, struct mount_step *step)
     if (build->attached[mount->index])
         return;
     build->attached[mount->index] = true;
+    if (mounts_awaits_terminal(build->mounts, step))
+        return;
     if (mount->parent)
         attach(build, &build->mounts->steps.list[mount->parent->index]);
     attach_hidden(build, mount);
@@ -323,7 +325,7 @@ static const struct mount_step *leader_of(const struct build *build, int group)
     const struct mount_step *leader = NULL;
     for (int i = 0; i < build->mounts->steps.count; i++) {
         const struct mount_step *step = &build->mounts->steps.list[i];
-        if (step->wanted->shared == group && (!leader || strlen(step->wanted->root) < strlen(leader->wanted->root)))
+        if (step->wanted->shared == group && !mounts_awaits_terminal(build->mounts, step) && (!leader || strlen(step->wanted->root) < strlen(leader->wanted->root)))
             leader = step;
     }
     return leader;
@@ -348,7 +350,7 @@ static void share_step(struct build *build, const struct mount_step *step)
     const struct mount *wanted = step->wanted;
     const struct mount_step *leader = wanted->shared ? leader_of(build, wanted->shared) : NULL;
     const struct mount_step *master = wanted->master ? leader_of(build, wanted->master) : NULL;
-    if (build->shared[wanted->index] || is_shared_as_inherited(step))
+    if (build->shared[wanted->index] || is_shared_as_inherited(step) || mounts_awaits_terminal(build->mounts, step))
         return;
     build->shared[wanted->index] = true;
     if (leader && leader != step) {
@@ -380,7 +382,7 @@ static void share(struct build *build)
     for (int i = 0; i < steps->count; i++)
         share_step(build, &steps->list[i]);
     for (int i = 0; i < steps->count; i++)
-        if (steps->list[i].wanted->unbindable)
+        if (steps->list[i].wanted->unbindable && !mounts_awaits_terminal(build->mounts, &steps->list[i]))
             set_propagation(build, &steps->list[i], MS_UNBINDABLE);
 }
 
@@ -404,7 +406,7 @@ static void build_namespace(struct plan *plan, struct mount_world *mounts)
         if (all->systems[i].maker == mounts)
             make_system(&build, &all->systems[i]);
     for (int i = 0; i < steps->count; i++)
-        if (steps->list[i].way == WAY_CLONED || steps->list[i].way == WAY_OWN)
+        if ((steps->list[i].way == WAY_CLONED || steps->list[i].way == WAY_OWN) && !mounts_awaits_terminal(mounts, &steps->list[i]))
             take_piece(&build, &steps->list[i]);
     unmount_unwanted(&build);
     for (int i = 0; i < steps->count; i++)
@@ -431,6 +433,7 @@ int mounts_emit(struct plan *plan, struct error *err)
     all->arena = plan->arena;
     for (int i = 0; i < all->count; i++)
         build_namespace(plan, &all->list[i]);
+    mounts_emit_terminals(plan);
     return 0;
 }
 

@@ -26,6 +26,11 @@ static bool same_content(const struct mount *a, const struct mount *b)
     return a->device == b->device && a->root_removed == b->root_removed && strcmp(a->root, b->root) == 0;
 }
 
+bool mount_is_terminal(const struct mount *mount)
+{
+    return strcmp(mount->type, "devpts") == 0 && strcmp(mount->root, "/") != 0;
+}
+
 /* ---- what is there from the start ---- */
 
 struct finder {
@@ -168,6 +173,9 @@ static int find_own(struct finder *finder, struct mount_step *step, struct error
     if (is_in(finder->start, wanted->device))
         return fail(err, "unsupported", "what is mounted at %.200s (%.200s of a file system of type %s) has no other name, so it cannot be made again; "
                     "unmount it", wanted->point, wanted->root, wanted->type);
+    if (mount_is_terminal(wanted))
+        return fail(err, "unsupported", "what is mounted at %.200s is a terminal of a devpts that was mounted inside, which cannot be made again; "
+                    "unmount it", wanted->point);
     step->way = WAY_OWN;
     step->source = NULL;
     step->file_system = own_file_system(finder->steps, wanted);

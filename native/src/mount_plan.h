@@ -49,6 +49,8 @@ struct mount_steps {
  * cannot be unmounted, since it comes from a namespace with another owner.
  */
 int mount_steps_find(const struct mount_table *start, const struct mount_table *wanted, bool locked, struct mount_steps *steps, struct error *err);
+/* Is a single terminal's node mounted there? */
+bool mount_is_terminal(const struct mount *mount);
 /* Is there nothing to do? */
 bool mount_steps_are_empty(const struct mount_steps *steps);
 

@@ -81,6 +81,10 @@ const struct mount_world *mounts_of_link(const struct process *process, const ch
 
 /* Into the set-up batch of each nested mount namespace (mount_build.c). */
 int mounts_emit(struct plan *plan, struct error *err);
+/* Is it the node of a terminal, which a branch cannot have before the terminal (mount_terminals.c)? */
+bool mounts_awaits_terminal(const struct mount_world *mounts, const struct mount_step *step);
+/* Mount those, once the terminals are there. */
+void mounts_emit_terminals(struct plan *plan);
 /* Around ops of pid 1 that open a file by its path: nothing is emitted for NULL. */
 void mounts_enter(struct batch *batch, const struct mount_world *mounts);
 void mounts_leave(struct batch *batch, const struct mount_world *mounts);
