@@ -169,3 +169,15 @@ int kernel_bpf(enum bpf_cmd command, union bpf_attr *attributes)
 {
     return (int)syscall(SYS_bpf, command, attributes, sizeof *attributes);
 }
+
+int kernel_bpf_iterate(int program, pid_t tid)
+{
+    union bpf_iter_link_info which = { .task = { .tid = (uint32_t)tid } };
+    union bpf_attr link = { .link_create = { .prog_fd = (uint32_t)program, .attach_type = BPF_TRACE_ITER, .iter_info = (uint64_t)&which,
+                                             .iter_info_len = sizeof which } };
+    AUTO_CLOSE int fd = kernel_bpf(BPF_LINK_CREATE, &link);
+    if (fd < 0)
+        return -1;
+    union bpf_attr iterator = { .iter_create = { .link_fd = (uint32_t)fd } };
+    return kernel_bpf(BPF_ITER_CREATE, &iterator);
+}

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 struct kernel_types {
     const char *image;
@@ -34,5 +35,7 @@ int kernel_types_member(struct kernel_types *types, uint32_t id, const char *nam
 void kernel_types_close(struct kernel_types *types);
 
 int kernel_bpf(enum bpf_cmd command, union bpf_attr *attributes);
+/* Start an iterator's program over the task `tid`, or its mappings; what it writes is read from the descriptor. -1: the kernel does not. */
+int kernel_bpf_iterate(int program, pid_t tid);
 
 #endif

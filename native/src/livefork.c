@@ -1,4 +1,5 @@
 /* tclone-livefork: one fork of one workspace. Started by the engine; see docs/explanation/architecture.md for the protocol. */
+#include "aio.h"
 #include "capture.h"
 #include "control.h"
 #include "copy.h"
@@ -155,6 +156,8 @@ static int run_preflight(struct job *job, struct error *err)
 static int copy_frozen(struct job *job, struct error *err)
 {
     struct world *world = &job->world;
+    if (aio_settle(world, err) < 0)
+        return -1;
     control_phase(&job->control, "frozen", &job->times.frozen);
     if (capture(world, err) < 0)
         return -1;

@@ -1,4 +1,5 @@
 #include "memory.h"
+#include "aio.h"
 #include "huge_pages.h"
 #include "proc.h"
 #include "shared.h"
@@ -66,7 +67,7 @@ static int parse_line(struct process *process, char *line, struct vma *vma, stru
     *vma = (struct vma){ .start = start, .end = end, .offset = offset, .inode = inode, .device = (uint64_t)major << 32 | minor };
     vma->protection = (mode[0] == 'r' ? PROT_READ : 0) | (mode[1] == 'w' ? PROT_WRITE : 0) | (mode[2] == 'x' ? PROT_EXEC : 0);
     vma->shared = mode[3] == 's';
-    vma->kind = kind_of(vma, name);
+    vma->kind = aio_is_ring(process, start, end, name) ? VMA_AIO_RING : kind_of(vma, name);
     if (*name == '/' || vma->kind == VMA_VDSO)
         vma->path = unescape(name);
     if (strncmp(name, HUGE_PAGE_NAME, strlen(HUGE_PAGE_NAME)) == 0)
@@ -86,9 +87,8 @@ int memory_check_vma(const struct process *process, const struct vma *vma, struc
     if (vma->shared && strcmp(name, "/secretmem (deleted)") == 0)
         return fail(err, "unsupported", "%s maps secret memory (memfd_secret, at %lx), which nobody else can read; end the program that uses it",
                     process_label(process), (unsigned long)vma->start);
-    if (strcmp(name, "/[aio] (deleted)") == 0)
-        return fail(err, "unsupported", "%s has an asynchronous I/O context (io_setup, at %lx), which cannot be forked; start it with another way of "
-                    "input and output (databases have an option for it) or end it", process_label(process), (unsigned long)vma->start);
+    if (vma->kind == VMA_AIO_RING)
+        return aio_check(process, vma, err);
     if (vma->attributes & MEMORY_BIT(MEMORY_DEVICE))
         return fail(err, "unsupported", "%s maps the memory of a device (%.200s at %lx), which cannot be copied; end the program that uses it",
                     process_label(process), name, (unsigned long)vma->start);

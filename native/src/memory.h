@@ -11,6 +11,7 @@ enum vma_kind {
     VMA_FILE,
     VMA_HUGE,           /* private and anonymous, of huge pages: huge_pages.c */
     VMA_SHARED_OBJECT,  /* memfd, /dev/shm, shared anonymous, SysV: shared.c */
+    VMA_AIO_RING,       /* parts/aio.c */
     VMA_VDSO,           /* vdso and its data: vdso.c */
     VMA_VSYSCALL,
 };

@@ -1,4 +1,5 @@
 #include "memory_batch.h"
+#include "aio.h"
 #include "huge_pages.h"
 #include "parts/parts.h"
 #include "rebuild.h"
@@ -199,6 +200,10 @@ static int emit_vma(struct context *context, const struct vma *vma, struct error
         return 0;
     if (vma->object && vma->object->kind == SHARED_SYSV)
         return emit_sysv(context, vma, err);
+    if (vma->kind == VMA_AIO_RING) {
+        aio_reserve(context->batch, vma, context->label);
+        return 0;
+    }
     uint64_t fd = (uint64_t)-1, offset = 0;
     if (vma->kind == VMA_FILE) {
         fd = aux_slot(context->plan->world, vma->opening->aux);
@@ -314,6 +319,7 @@ int memory_emit_maps(struct batch *batch, const struct process *process, const c
         if (emit_vma(&context, &map->vmas[i], err) < 0)
             return -1;
     emit_spare_keys(&context, reserved);
+    aio_emit(batch, process, label);
     emit_layout(&context, executable);
     emit_userfaultfd(&context);
     return 0;

@@ -35,6 +35,8 @@
 /* Where the bits of vm_flags stand is the kernel's own affair and changes. So each is learnt from a page of ours that has it. */
 static uint64_t bits[MEMORY_ATTRIBUTES];
 static uint64_t vvar_flags;     /* of [vvar], which the kernel itself maps as it maps devices */
+static uint64_t vdso_flags;
+static uint64_t fixed_size;     /* the bit of what cannot be made larger: what the kernel maps itself, and asynchronous I/O rings */
 static int reader = -1;
 static bool has_keys;
 static pthread_t learner;
@@ -160,7 +162,9 @@ static void learn_bits(const struct vma_record *records, ssize_t count, char *sa
     for (int i = 0; i < MEMORY_ATTRIBUTES; i++)
         known |= bits[i];
     vvar_flags = flags_of_special(records, count, "[vvar]");
-    bits[MEMORY_DEVICE] = vvar_flags & ~(known | flags_of_special(records, count, "[vdso]"));
+    vdso_flags = flags_of_special(records, count, "[vdso]");
+    bits[MEMORY_DEVICE] = vvar_flags & ~(known | vdso_flags);
+    fixed_size = vvar_flags & vdso_flags & ~known;
 }
 
 static void *learn(void *unused)
@@ -339,12 +343,12 @@ static pid_t any_thread(const struct process *process)
 bool memory_flags_suspicious(const struct process *process)
 {
     memory_flags_prepare();
-    const uint64_t suspicious = bits[MEMORY_DEVICE] | bits[MEMORY_USERFAULT] | bits[MEMORY_SHADOW_STACK];
+    const uint64_t suspicious = bits[MEMORY_DEVICE] | bits[MEMORY_USERFAULT] | bits[MEMORY_SHADOW_STACK] | fixed_size;
     struct vma_record *records = NULL;
     ssize_t count = reader < 0 ? 0 : vma_reader_read(reader, any_thread(process), &records);
     bool found = false;
     for (ssize_t i = 0; i < count && !found; i++)
-        found = (records[i].flags & suspicious) && records[i].flags != vvar_flags;
+        found = (records[i].flags & suspicious) && records[i].flags != vvar_flags && records[i].flags != vdso_flags;
     free(records);
     return found;
 }

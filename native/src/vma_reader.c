@@ -72,18 +72,6 @@ int vma_reader_open(void)
     return read_layout(&layout) < 0 ? -1 : load_program(&layout);
 }
 
-static int open_iterator(int reader, pid_t tid)
-{
-    union bpf_iter_link_info which = { .task = { .tid = (uint32_t)tid } };
-    union bpf_attr link = { .link_create = { .prog_fd = (uint32_t)reader, .attach_type = BPF_TRACE_ITER, .iter_info = (uint64_t)&which,
-                                             .iter_info_len = sizeof which } };
-    AUTO_CLOSE int fd = kernel_bpf(BPF_LINK_CREATE, &link);
-    if (fd < 0)
-        return -1;
-    union bpf_attr iterator = { .iter_create = { .link_fd = (uint32_t)fd } };
-    return kernel_bpf(BPF_ITER_CREATE, &iterator);
-}
-
 /*
  * When the iterator has told all, and more than its buffer of 32 KiB held, it tells the last buffer's mappings again, and again (seen in Linux
  * 6.18: the place to go on at is remembered only where it was interrupted). So the list ends where addresses do not rise any more.
@@ -96,7 +84,7 @@ static bool begins_again(const char *block, size_t used, size_t got)
 
 ssize_t vma_reader_read(int reader, pid_t tid, struct vma_record **records)
 {
-    AUTO_CLOSE int fd = open_iterator(reader, tid);
+    AUTO_CLOSE int fd = kernel_bpf_iterate(reader, tid);
     if (fd < 0)
         return -1;
     size_t size = 512 * sizeof **records, used = 0;

@@ -15,7 +15,7 @@ _NEVER_MADE = "it was forked"
 _OBJECTS = {
     "secret memory": ("secret memory", "end the program"),
     "mapped secret memory": ("maps secret memory", "end the program"),
-    "aio context": ("asynchronous I/O", "end it"),
+    "aio poll": ("IOCB_CMD_POLL", "let it use epoll"),
     "io_uring": ("io_uring", "switched off"),
     "userfaultfd": ("userfaultfd", "end the program"),
     "perf event": ("perf event", "stop the profiler"),

@@ -19,6 +19,7 @@ const struct part *const parts[] = {
     &part_semaphore_undo,
     &part_process,
     &part_keys,
+    &part_aio,
     &part_switches,
     &part_root,
     &part_credentials,

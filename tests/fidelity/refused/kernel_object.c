@@ -25,6 +25,17 @@ static long notified_queue(void)
     return queue == (mqd_t)-1 ? -1 : mq_notify(queue, &event);
 }
 
+/* A request that ends when something can be read, which never comes. */
+static long awaited_by_aio(void)
+{
+    static aio_context_t context;
+    int ends[2];
+    if (pipe(ends) < 0 || syscall(SYS_io_setup, 8, &context) < 0)
+        return -1;
+    struct iocb request = { .aio_lio_opcode = IOCB_CMD_POLL, .aio_fildes = (uint32_t)ends[0], .aio_buf = POLLIN }, *list = &request;
+    return syscall(SYS_io_submit, context, 1, &list) == 1 ? 0 : -1;
+}
+
 static long secret_memory(bool mapped)
 {
     long fd = syscall(SYS_memfd_secret, 0);
@@ -43,13 +54,12 @@ static long make(const char *what)
     struct perf_event_attr counter = { .type = PERF_TYPE_SOFTWARE, .size = sizeof counter, .config = PERF_COUNT_SW_CPU_CLOCK, .exclude_kernel = 1 };
     union bpf_attr map = { .map_type = BPF_MAP_TYPE_ARRAY, .key_size = 4, .value_size = 4, .max_entries = 1 };
     struct landlock_ruleset_attr rules = { .handled_access_fs = LANDLOCK_ACCESS_FS_EXECUTE };
-    static aio_context_t context;
     if (strcmp(what, "secret memory") == 0)
         return secret_memory(false);
     if (strcmp(what, "mapped secret memory") == 0)
         return secret_memory(true);
-    if (strcmp(what, "aio context") == 0)
-        return syscall(SYS_io_setup, 8, &context);
+    if (strcmp(what, "aio poll") == 0)
+        return awaited_by_aio();
     if (strcmp(what, "io_uring") == 0)
         return syscall(SYS_io_uring_setup, 4, &ring);
     if (strcmp(what, "userfaultfd") == 0)
