@@ -64,10 +64,10 @@ static void check_descriptor(struct check *check, struct process *process, int f
     struct error err = { 0 };
     struct description description = { .holder = process, .holder_fd = fd, .local = -1, .offset = -1 };
     AUTO_FREE char *link = proc_link(&err, "/proc/%d/fd/%d", process->pid, fd);
-    if (link && !check->thorough && strcmp(link, "anon_inode:inotify") == 0) {
-        int inotify = (int)syscall(SYS_pidfd_getfd, process->pidfd, fd, 0);
-        if (inotify >= 0)
-            settle_watch(inotify);
+    if (link && !check->thorough && (strcmp(link, "anon_inode:inotify") == 0 || strcmp(link, "anon_inode:[fanotify]") == 0)) {
+        int watcher = (int)syscall(SYS_pidfd_getfd, process->pidfd, fd, 0);
+        if (watcher >= 0)
+            settle_watch(watcher);
     }
     if (!link) {
         char name[32];

@@ -7,8 +7,8 @@
 
 #include "error.h"
 
-/* Look at this inotify instance, too; takes the descriptor over. */
-void settle_watch(int inotify);
+/* Look at this instance of inotify or fanotify, too; takes the descriptor over. */
+void settle_watch(int watcher);
 /* Wait, for some 20 ms at most, until all of it is read. The source runs meanwhile. */
 int settle(int net_ns, struct error *err);
 

@@ -21,7 +21,6 @@ _OBJECTS = {
     "perf event": ("perf event", "stop the profiler"),
     "BPF object": ("BPF object", "end the program"),
     "landlock ruleset": ("landlock ruleset", "once the program has closed it"),
-    "fanotify group": ("fanotify group", "end the program"),
     "mount under construction": ("mount under construction", "once the mount is done"),
     "mq_notify": ("mq_notify", "end it"),
     "kernel log": ("the kernel's log", "end the program"),

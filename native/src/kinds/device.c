@@ -119,7 +119,6 @@ static const struct refusal refusals[] = {
     { "anon_inode:bpf", "a BPF object", "end the program that loaded it" },
     { "anon_inode:[bpf", "a BPF object", "end the program that loaded it" },
     { "anon_inode:btf", "a BPF object", "end the program that loaded it" },
-    { "anon_inode:[fanotify]", "a fanotify group", "end the program that watches the file system" },
     { "anon_inode:landlock", "a landlock ruleset", "fork once the program has closed it" },
     { "anon_inode:[landlock", "a landlock ruleset", "fork once the program has closed it" },
     { "anon_inode:seccomp notify", "a seccomp listener", "end the supervising program" },

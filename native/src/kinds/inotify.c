@@ -1,12 +1,11 @@
 /*
- * inotify. /proc names a watched inode by its file handle, which handle.c turns into a path. Whatever changes while the branch is made happens before
+ * inotify. Where a watched inode is, watch_place.c finds out. Whatever changes while the branch is made happens before
  * its watches exist. Events not read yet cannot be looked at without taking them, so in a branch IN_Q_OVERFLOW stands for them: the kernel's own
  * word for "events were lost, look again".
  */
-#include "handle.h"
+#include "watch_place.h"
 #include "../mounts.h"
 #include "../descriptors.h"
-#include "../files.h"
 #include "../parts/parts.h"
 #include "../plan.h"
 #include "../proc.h"
@@ -19,7 +18,6 @@
 #include <sys/inotify.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #define FDINFO_LIMIT (64u << 20)
@@ -30,11 +28,7 @@
 struct watch {
     int number;
     uint32_t mask;
-    uint64_t inode;
-    unsigned device;
-    char *path;                 /* or: */
-    const struct description *held;     /* an open descriptor of it. Neither: removed, so that nothing can be watched again */
-    const struct mount_world *mounts;   /* where the path leads to it; NULL = the workspace's own mounts */
+    struct watch_place place;
 };
 
 static bool any_unread;
@@ -50,38 +44,6 @@ static bool match(const struct description *description)
     return strcmp(description->link, "anon_inode:inotify") == 0;
 }
 
-/*
- * File systems without handles (devpts, parts of /proc), directories that the overlay keeps under another name: look at what processes stand in
- * or have open. What is found nowhere has lost its last name: such a watch has nothing to report any more but its own end.
- */
-static char *path_of_known(const struct world *world, const struct watch *watch)
-{
-    for (int i = 0; i < world->process_count; i++) {
-        const struct process *process = world->processes[i];
-        if (process->cwd && files_path_is(world, process->cwd, watch->inode))
-            return must_copy_string(process->cwd);
-    }
-    for (int i = 0; i < world->description_count; i++) {
-        const struct description *description = world->descriptions[i];
-        if (description->st.st_ino == watch->inode && description->link[0] == '/' && files_path_is(world, description->link, watch->inode))
-            return must_copy_string(description->link);
-    }
-    return NULL;
-}
-
-/* A file that has lost its name, or that lies in a mount namespace of its own, is watched through a descriptor that somebody has open. */
-static const struct description *held_descriptor(const struct world *world, const struct watch *watch)
-{
-    for (int i = 0; i < world->description_count; i++) {
-        const struct description *description = world->descriptions[i];
-        const struct stat *st = &description->st;
-        bool there = st->st_ino == watch->inode && description->link[0] == '/' && (S_ISREG(st->st_mode) || S_ISDIR(st->st_mode));
-        if (there && (st->st_nlink == 0 || (major(st->st_dev) << 20 | minor(st->st_dev)) == watch->device))
-            return description;
-    }
-    return NULL;
-}
-
 /* ---- capture ---- */
 
 static int by_wd(const void *left, const void *right)
@@ -93,29 +55,15 @@ static int take_watch(const struct world *world, const struct description *descr
 {
     struct inotify_set *set = description->data;
     struct watch watch = { 0 };
-    struct handle handle = { 0 };
     unsigned long inode;
-    bool hidden = false;
-    if (sscanf(line, "inotify wd:%x ino:%lx sdev:%x mask:%x", (unsigned *)&watch.number, &inode, &watch.device, &watch.mask) != 4)
+    unsigned device;
+    if (sscanf(line, "inotify wd:%x ino:%lx sdev:%x mask:%x", (unsigned *)&watch.number, &inode, &device, &watch.mask) != 4)
         return fail(err, "internal", "%s: a watch of it cannot be read: %.80s", description_label(description), line);
     if (watch.number > MAX_WATCH)
         return fail(err, "limit", "%s has handed out %d watch numbers, more than %d; restart the program that uses it",
                     description_label(description), watch.number, MAX_WATCH);
-    watch.inode = inode;
-    if (handle_parse(line, &handle) == 0)
-        watch.path = handle_is_of_overlay(&handle) ? handle_path_on_overlay(world, inode, &handle, &hidden, err)
-                                                         : handle_path_on_mount(world, inode, watch.device, &handle, err);
-    if (err->code)
+    if (watch_place_find(world, line, inode, device, description_label(description), &watch.place, err) < 0)
         return -1;
-    if (!watch.path && handle.size && !handle_is_of_overlay(&handle))
-        watch.path = handle_path_in_namespaces(world, inode, watch.device, &handle, &watch.mounts);
-    if (!watch.path)
-        watch.path = path_of_known(world, &watch);
-    if (!watch.path)
-        watch.held = held_descriptor(world, &watch);
-    if (!watch.path && !watch.held && hidden)
-        return fail(err, "unsupported", "%s watches inode %lu, whose path cannot be found (its directory was renamed); end the program or let it "
-                    "watch again", description_label(description), inode);
     set->watches = must_grow(set->watches, (size_t)(set->count + 1) * sizeof watch);
     set->watches[set->count++] = watch;
     return 0;
@@ -149,12 +97,9 @@ static int capture(struct world *world, struct description *description, struct 
 /* Numbers are handed out one after the other, so a gap is crossed by watches that are taken and dropped at once. */
 static int emit_watch(struct batch *batch, uint64_t slot, const struct watch *watch, int next, const char *what)
 {
-    char held[64] = "";
-    if (watch->held)
-        snprintf(held, sizeof held, "/proc/self/fd/%lu", (unsigned long)SLOT(batch->plan, watch->held));
-    uint64_t path = plan_string(batch->plan, watch->held ? held : watch->path);
-    uint32_t itself = watch->held ? 0 : IN_DONT_FOLLOW;
-    mounts_enter(batch, watch->mounts);
+    uint64_t path = watch_place_path(batch->plan, &watch->place);
+    uint32_t itself = watch->place.held ? 0 : IN_DONT_FOLLOW;
+    mounts_enter(batch, watch->place.mounts);
     for (; next < watch->number; next++) {
         EMIT(batch, what, SYS_inotify_add_watch, slot, path, IN_DELETE_SELF | itself);
         EMIT(batch, what, SYS_inotify_rm_watch, slot, (uint64_t)next);
@@ -162,7 +107,7 @@ static int emit_watch(struct batch *batch, uint64_t slot, const struct watch *wa
     EMIT(batch, what, SYS_inotify_add_watch, slot, path, watch->mask | itself);
     uint64_t cell = emit_result_cell(batch);
     EMIT_FLAGS(batch, what, OP_LOAD(0), OP_EXPECT, cell, (uint64_t)watch->number);
-    mounts_leave(batch, watch->mounts);
+    mounts_leave(batch, watch->place.mounts);
     return watch->number + 1;
 }
 
@@ -241,7 +186,7 @@ static int emit(struct plan *plan, const struct description *description, enum s
         return 0;
     int next = 1, dropped = 0;
     for (int i = 0; i < set->count; i++) {
-        if (!set->watches[i].path && !set->watches[i].held)
+        if (!watch_place_exists(&set->watches[i].place))
             continue;
         int before = next;
         next = emit_watch(batch, slot, &set->watches[i], next, what);

@@ -8,6 +8,7 @@ const struct fd_kind *const fd_kinds[] = {
     &kind_timerfd,
     &kind_signalfd,
     &kind_inotify,
+    &kind_fanotify,
     &kind_pipe,
     &kind_unix,
     &kind_inet,

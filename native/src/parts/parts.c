@@ -10,7 +10,8 @@ const struct part *const parts[] = {
     &part_name,
     &part_signal_actions,
     &part_alt_stack,
-    &part_inotify_overflow,     /* before the limits: it opens a file */
+    &part_inotify_overflow,     /* before the limits: these open files */
+    &part_fanotify_overflow,
     &part_limits,
     &part_attributes,
     &part_interval_timers,

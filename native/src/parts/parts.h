@@ -113,6 +113,6 @@ struct process_state *process_state(struct process *process);
 
 extern const struct part part_name, part_alt_stack, part_signal_actions, part_limits, part_attributes, part_process, part_root, part_interval_timers,
     part_posix_timers, part_pending_signals, part_credentials, part_after_credentials, part_seccomp, part_semaphore_undo,
-    part_inotify_overflow, part_keys, part_switches, part_aio;
+    part_inotify_overflow, part_keys, part_switches, part_aio, part_fanotify_overflow;
 
 #endif

@@ -8,7 +8,6 @@
 #include <linux/perf_event.h>
 #include <linux/userfaultfd.h>
 #include <mqueue.h>
-#include <sys/fanotify.h>
 #include <sys/mount.h>
 #include <sys/sysmacros.h>
 
@@ -70,8 +69,6 @@ static long make(const char *what)
         return syscall(SYS_bpf, BPF_MAP_CREATE, &map, sizeof map);
     if (strcmp(what, "landlock ruleset") == 0)
         return syscall(SYS_landlock_create_ruleset, &rules, sizeof rules, 0);
-    if (strcmp(what, "fanotify group") == 0)
-        return fanotify_init(FAN_CLASS_NOTIF | FAN_REPORT_FID, O_RDONLY);
     if (strcmp(what, "mount under construction") == 0)
         return syscall(SYS_fsopen, "tmpfs", 0);
     if (strcmp(what, "mq_notify") == 0)

@@ -1,0 +1,76 @@
+/* handle.c turns a file handle into a path. */
+#include "watch_place.h"
+#include "handle.h"
+#include "../files.h"
+
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+/*
+ * File systems without handles (devpts, parts of /proc), directories that the overlay keeps under another name: look at what processes stand in
+ * or have open. What is found nowhere has lost its last name: such a watch has nothing to report any more but its own end.
+ */
+static char *path_of_known(const struct world *world, uint64_t inode)
+{
+    for (int i = 0; i < world->process_count; i++) {
+        const struct process *process = world->processes[i];
+        if (process->cwd && files_path_is(world, process->cwd, inode))
+            return must_copy_string(process->cwd);
+    }
+    for (int i = 0; i < world->description_count; i++) {
+        const struct description *description = world->descriptions[i];
+        if (description->st.st_ino == inode && description->link[0] == '/' && files_path_is(world, description->link, inode))
+            return must_copy_string(description->link);
+    }
+    return NULL;
+}
+
+/* A file that has lost its name, or that lies in a mount namespace of its own, is watched through a descriptor that somebody has open. */
+static const struct description *held_descriptor(const struct world *world, uint64_t inode, unsigned device)
+{
+    for (int i = 0; i < world->description_count; i++) {
+        const struct description *description = world->descriptions[i];
+        const struct stat *st = &description->st;
+        bool there = st->st_ino == inode && description->link[0] == '/' && (S_ISREG(st->st_mode) || S_ISDIR(st->st_mode));
+        if (there && (st->st_nlink == 0 || (major(st->st_dev) << 20 | minor(st->st_dev)) == device))
+            return description;
+    }
+    return NULL;
+}
+
+int watch_place_find(const struct world *world, const char *line, uint64_t inode, unsigned device, const char *label, struct watch_place *place,
+                     struct error *err)
+{
+    struct handle handle = { 0 };
+    bool hidden = false;
+    if (handle_parse(line, &handle) == 0)
+        place->path = handle_is_of_overlay(&handle) ? handle_path_on_overlay(world, inode, &handle, &hidden, err)
+                                                    : handle_path_on_mount(world, inode, device, &handle, err);
+    if (err->code)
+        return -1;
+    if (!place->path && handle.size && !handle_is_of_overlay(&handle))
+        place->path = handle_path_in_namespaces(world, inode, device, &handle, &place->mounts);
+    if (!place->path)
+        place->path = path_of_known(world, inode);
+    if (!place->path)
+        place->held = held_descriptor(world, inode, device);
+    if (!watch_place_exists(place) && hidden)
+        return fail(err, "unsupported", "%s watches inode %lu, whose path cannot be found (its directory was renamed); end the program or let it "
+                    "watch again", label, (unsigned long)inode);
+    return 0;
+}
+
+bool watch_place_exists(const struct watch_place *place)
+{
+    return place->path || place->held;
+}
+
+uint64_t watch_place_path(struct plan *plan, const struct watch_place *place)
+{
+    char held[64];
+    if (!place->held)
+        return plan_string(plan, place->path);
+    snprintf(held, sizeof held, "/proc/self/fd/%lu", (unsigned long)SLOT(plan, place->held));
+    return plan_string(plan, held);
+}
