@@ -1,23 +1,19 @@
 #include "namespace_contents.h"
+#include "network.h"
 #include "proc.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/ipc.h>
 #include <sys/msg.h>
 #include <sys/prctl.h>
 #include <sys/sem.h>
 #include <sys/shm.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
@@ -116,45 +112,6 @@ static int ask_names(const struct world *world, struct namespace *namespace, str
     return 0;
 }
 
-static bool is_loopback_address(const struct sockaddr *address)
-{
-    if (address->sa_family == AF_INET)
-        return ((const struct sockaddr_in *)address)->sin_addr.s_addr == htonl(INADDR_LOOPBACK);
-    return address->sa_family != AF_INET6 || IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
-}
-
-/* Interfaces that some kernels put into every new namespace. */
-static bool comes_by_itself(const char *name)
-{
-    static const char *const names[] = { "tunl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "sit0", "ip6tnl0", "ip6gre0" };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(name, names[i]) == 0)
-            return true;
-    return false;
-}
-
-static int ask_interfaces(const struct world *world, struct namespace *namespace, struct error *err)
-{
-    struct ifaddrs *all;
-    if (getifaddrs(&all) < 0)
-        return fail_errno(err, "cannot list the interfaces of a network namespace");
-    int status = 0;
-    for (const struct ifaddrs *one = all; one && status == 0; one = one->ifa_next) {
-        bool loopback = one->ifa_flags & IFF_LOOPBACK;
-        bool has_address = one->ifa_addr && (one->ifa_addr->sa_family == AF_INET || one->ifa_addr->sa_family == AF_INET6);
-        if (loopback && one->ifa_flags & IFF_UP)
-            namespace->loopback_up = true;
-        if (!loopback && (has_address || one->ifa_flags & IFF_UP || !comes_by_itself(one->ifa_name)))
-            status = fail(err, "unsupported", "%s lives in a network namespace with the interface %.20s, which cannot be forked; end the program "
-                          "that made it", who(world, namespace), one->ifa_name);
-        else if (loopback && has_address && !is_loopback_address(one->ifa_addr))
-            status = fail(err, "unsupported", "%s lives in a network namespace whose loopback interface has more addresses, which cannot be "
-                          "forked; remove them", who(world, namespace));
-    }
-    freeifaddrs(all);
-    return status;
-}
-
 static int ask_ipc(const struct world *world, struct namespace *namespace, struct error *err)
 {
     struct shm_info segments = { 0 };
@@ -176,7 +133,7 @@ int namespace_contents_read(const struct world *world, struct namespace *namespa
     case NAMESPACE_USER:
         return namespace->member ? read_maps(world, namespace, namespace->member->pid, err) : read_empty_user(world, namespace, err);
     case NAMESPACE_NET:
-        return visit(world, namespace, ask_interfaces, err);
+        return visit(world, namespace, network_read, err);
     case NAMESPACE_IPC:
         return visit(world, namespace, ask_ipc, err);
     case NAMESPACE_UTS:
@@ -188,20 +145,11 @@ int namespace_contents_read(const struct world *world, struct namespace *namespa
 
 /* ---- emit ---- */
 
-static void emit_loopback(struct batch *batch)
-{
-    struct ifreq request = { .ifr_name = "lo", .ifr_flags = IFF_UP | IFF_LOOPBACK | IFF_RUNNING };
-    EMIT(batch, "loopback interface", SYS_socket, AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    uint64_t cell = emit_result_cell(batch);
-    EMIT_FLAGS(batch, "loopback interface", OP_LOAD(0), SYS_ioctl, cell, SIOCSIFFLAGS, plan_data(batch->plan, &request, sizeof request));
-    EMIT_FLAGS(batch, "loopback interface", OP_LOAD(0), SYS_close, cell);
-}
-
 void namespace_contents_emit(struct plan *plan, const struct namespace *namespace)
 {
     struct batch *batch = plan_namespace(plan, namespace);
-    if (namespace->kind == NAMESPACE_NET && namespace->loopback_up)
-        emit_loopback(batch);
+    if (namespace->kind == NAMESPACE_NET)
+        network_emit(batch, namespace, plan->world->namespaces);
     if (namespace->kind == NAMESPACE_UTS) {
         EMIT(batch, "host name", SYS_sethostname, plan_string(plan, namespace->host_name), strlen(namespace->host_name));
         EMIT(batch, "domain name", SYS_setdomainname, plan_string(plan, namespace->domain_name), strlen(namespace->domain_name));

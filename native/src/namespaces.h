@@ -48,7 +48,7 @@ struct namespace {
     /* pid namespaces */
     int highest_pid;            /* in use, in its own numbering */
     /* net namespaces */
-    bool loopback_up;
+    struct network *network;    /* what lies in it (network.h); NULL = not looked at */
     /* uts namespaces */
     char host_name[65], domain_name[65];
 };

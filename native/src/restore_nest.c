@@ -359,9 +359,9 @@ static void __attribute__((noreturn)) make(int index)
     }
     if (syscall(SYS_unshare, namespace->flag) < 0)
         give_up(NULL, "cannot make %s", link_of(namespace->kind));
+    publish(index);
     if (namespace->setup)
         run_batch(namespace->setup);
-    publish(index);
     _exit(0);
 }
 
