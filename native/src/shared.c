@@ -284,12 +284,27 @@ static int make_unlinked_shm(struct branch *branch, const struct shared_object *
     return fd;
 }
 
+/* Memory without a file is one all the same, by the name of /dev/zero: it is opened where we have it mapped. -1 = not possible. */
+static int make_anonymous(const struct shared_object *object)
+{
+    char path[96];
+    void *at = mmap(NULL, object->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED)
+        return -1;
+    snprintf(path, sizeof path, "/proc/self/map_files/%lx-%lx", (unsigned long)at, (unsigned long)at + object->size);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    munmap(at, object->size);
+    return fd;
+}
+
 static int make_object(struct branch *branch, const struct shared_object *object, struct error *err)
 {
     int fd = branch->objects[object->index];
     if (fd < 0 && object->kind == SHARED_SHM_FILE)
         fd = make_unlinked_shm(branch, object, err);
-    else if (fd < 0)
+    else if (fd < 0 && object->kind == SHARED_ANONYMOUS && !object->huge_shift)
+        fd = make_anonymous(object);
+    if (fd < 0 && object->kind != SHARED_SHM_FILE)
         fd = memfd_create(object->name, MFD_CLOEXEC | (object->seals >= 0 && object->seals != F_SEAL_SEAL ? MFD_ALLOW_SEALING : 0)
                                             | (object->huge_shift ? MFD_HUGETLB | HUGE_SIZE_FLAG(object->huge_shift) : 0));
     if (fd < 0)

@@ -21,6 +21,7 @@
 
 #define DEFAULT_CAPACITY 65536
 #define DEFAULT_MODE 0600
+#define KERNEL_LARGEFILE 0100000     /* O_LARGEFILE, which libc calls 0 on 64-bit machines */
 
 struct chunk {
     size_t size;
@@ -164,21 +165,33 @@ static void emit_open(struct batch *batch, const struct description *description
     EMIT(batch, what, SYS_fcntl, SLOT(batch->plan, description), F_SETFL, (uint64_t)(description->flags & (O_NONBLOCK | O_DIRECT)));
 }
 
-static void emit_openings(struct batch *batch, const struct pipe_object *object, uint64_t path, bool first_too, const char *what)
+/* Descriptions of the pipe or FIFO, but for those two. */
+static void emit_openings(struct batch *batch, const struct pipe_object *object, uint64_t path, const struct description *const made[2], const char *what)
 {
     const struct world *world = batch->plan->world;
     for (int i = 0; i < world->description_count; i++) {
         const struct description *description = world->descriptions[i];
-        if (description->data != object || description->kind != &kind_pipe || (description == object->first && !first_too))
-            continue;
-        emit_open(batch, description, path, what);
+        if (description->data == object && description->kind == &kind_pipe && description != made[0] && description != made[1])
+            emit_open(batch, description, path, what);
     }
+}
+
+/* The end as pipe(2) made it, if somebody has it: one that was opened through /proc has O_LARGEFILE, which no flag of an opening keeps away. */
+static const struct description *original_end(const struct world *world, const struct pipe_object *object, int mode)
+{
+    for (int i = 0; i < world->description_count; i++) {
+        const struct description *description = world->descriptions[i];
+        if (description->data == object && description->kind == &kind_pipe && (description->flags & (O_ACCMODE | KERNEL_LARGEFILE)) == mode)
+            return description;
+    }
+    return NULL;
 }
 
 static void emit_anonymous(struct batch *batch, const struct pipe_object *object, const char *what)
 {
     struct plan *plan = batch->plan;
     const struct description *first = object->first;
+    const struct description *const originals[2] = { original_end(plan->world, object, O_RDONLY), original_end(plan->world, object, O_WRONLY) };
     uint64_t ends = plan_reserve(plan, 2 * sizeof(uint32_t));
     uint64_t read_end = ends, write_end = ends + sizeof(uint32_t);
     char path[64];
@@ -187,17 +200,21 @@ static void emit_anonymous(struct batch *batch, const struct pipe_object *object
 
     /* O_NONBLOCK until the end: a refill that does not fit must fail, not wait for ever. */
     EMIT(batch, what, SYS_pipe2, ends, (uint64_t)(O_NONBLOCK | (object->packets ? O_DIRECT : 0)));
-    /* The first description takes the end itself: only its slot has a number that is known now. */
+    /* The first description has an end at first whatever it is: only its slot has a number that is known now. */
     EMIT_FLAGS(batch, what, OP_LOAD32(0), SYS_dup3, is_reader(first) ? read_end : write_end, SLOT(plan, first), 0);
+    for (int i = 0; i < 2; i++)
+        if (originals[i] && originals[i] != first)
+            EMIT_FLAGS(batch, what, OP_LOAD32(0), SYS_dup3, i ? write_end : read_end, SLOT(plan, originals[i]), 0);
     if (object->capacity > 0 && object->capacity != DEFAULT_CAPACITY)
         EMIT(batch, what, SYS_fcntl, SLOT(plan, first), F_SETPIPE_SZ, (uint64_t)object->capacity);
-    bool both = (first->flags & O_ACCMODE) == O_RDWR;
-    emit_openings(batch, object, path_address, both, what);
+    emit_openings(batch, object, path_address, originals, what);
     emit_content(batch, object, OP_LOAD32(0), write_end, what);
     emit_owner_and_mode(batch, first, what);
     EMIT_FLAGS(batch, what, OP_LOAD32(0), SYS_close, read_end);
     EMIT_FLAGS(batch, what, OP_LOAD32(0), SYS_close, write_end);
-    EMIT(batch, what, SYS_fcntl, SLOT(plan, first), F_SETFL, (uint64_t)(first->flags & (O_NONBLOCK | O_DIRECT)));
+    for (int i = 0; i < 2; i++)
+        if (originals[i])
+            EMIT(batch, what, SYS_fcntl, SLOT(plan, originals[i]), F_SETFL, (uint64_t)(originals[i]->flags & (O_NONBLOCK | O_DIRECT)));
 }
 
 /* A FIFO without a name comes back under one of our own for as long as it takes to open it. */
@@ -222,7 +239,7 @@ static void emit_named(struct batch *batch, const struct pipe_object *object, co
     uint64_t both = emit_result_cell(batch);
     if (object->capacity > 0 && object->capacity != DEFAULT_CAPACITY)
         EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_fcntl, both, F_SETPIPE_SZ, (uint64_t)object->capacity);
-    emit_openings(batch, object, path, true, what);
+    emit_openings(batch, object, path, (const struct description *const[2]){ NULL, NULL }, what);
     mounts_leave(batch, mounts);
     emit_content(batch, object, OP_LOAD(0), both, what);
     EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_close, both);

@@ -23,6 +23,17 @@ static void __attribute__((noreturn)) answer(void)
     _exit(0);
 }
 
+/* The name by which the kernel lists a mapping. */
+static void check_name(const char *area, const char *name)
+{
+    char wanted[32];
+    snprintf(wanted, sizeof wanted, "%lx-", (unsigned long)area);
+    char *line = strstr(fidelity_file("/proc/self/maps"), wanted), *end = line ? strchr(line, '\n') : NULL;
+    CHECK(end, "the mapping is not listed");
+    *end = 0;
+    CHECK(strlen(line) > strlen(name) && strcmp(end - strlen(name), name) == 0, "%s is not %s", line, name);
+}
+
 static char *map(int fd)
 {
     char *area = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -64,6 +75,8 @@ int main(void)
     fidelity_await_go();
 
     bool branch = fidelity_in_branch();
+    check_name(anonymous, "/dev/zero (deleted)");
+    check_name(memory, "/memfd:fidelity (deleted)");
     for (int i = 0; i < 6; i++) {
         CHECK(areas[i][0] == 0 && areas[i][1] == 0, "area %d was written by the other side", i);
         CHECK(areas[i][100] == 'a' + i && areas[i][SIZE - 1] == 'a' + i, "area %d differs", i);

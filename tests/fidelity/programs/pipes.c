@@ -62,9 +62,17 @@ int main(void)
     snprintf(path, sizeof path, "/proc/self/fd/%d", full[0]);
     int second = MUST(open(path, O_RDONLY));
 
+    const int all[] = { full[0], full[1], large[0], large[1], packets[0], packets[1], no_reader[1], no_writer[0], empty[0], empty[1], child_pipe[1],
+                        fifo_read, fifo_write, gone, second };
+    int flags[sizeof all / sizeof *all];
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        flags[i] = MUST(fcntl(all[i], F_GETFL));
+
     fidelity_ready();
     fidelity_await_go();
     char text[64] = "";
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        CHECK(fcntl(all[i], F_GETFL) == flags[i], "descriptor %zu: flags 0%o instead of 0%o", i, fcntl(all[i], F_GETFL), flags[i]);
     CHECK((fcntl(full[0], F_GETFL) & O_NONBLOCK) && !(fcntl(second, F_GETFL) & O_NONBLOCK), "status flags differ");
     int waiting = 0;
     ioctl(second, FIONREAD, &waiting);
