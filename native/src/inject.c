@@ -123,30 +123,44 @@ static size_t leader_ops(const struct process *process)
     return whole_pages(LEADER_OPS + (size_t)process->fd_count * sizeof(struct op));
 }
 
-static int map_scratch(struct scratch *scratch, struct error *err)
+/* The address is 0 where it could not be mapped. */
+static int map_scratches(struct scratch *scratches, int count, struct error *err)
 {
-    struct process *process = scratch->process;
-    if (write_cave(process, err) < 0)
-        return -1;
-    scratch->size = head_size(process) + LEADER_DATA + leader_ops(process) + (size_t)(process->thread_count - 1) * (THREAD_DATA + THREAD_OPS);
-    uint64_t args[6] = { SCRATCH_PLACE, scratch->size, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, (uint64_t)-1, 0 };
-    long result;
-    if (cave_syscall(process, SYS_mmap, args, &result, err) < 0)
-        return -1;
-    if (result < 0 && result > -4096) {
-        errno = (int)-result;
-        return fail_errno(err, "%s: cannot map %zu bytes of scratch memory in it", process_label(process), scratch->size);
+    AUTO_FREE struct cave_call *calls = must_alloc((size_t)count * sizeof *calls);
+    for (int i = 0; i < count; i++) {
+        struct scratch *scratch = &scratches[i];
+        struct process *process = scratch->process;
+        if (write_cave(process, err) < 0)
+            return -1;
+        scratch->size = head_size(process) + LEADER_DATA + leader_ops(process) + (size_t)(process->thread_count - 1) * (THREAD_DATA + THREAD_OPS);
+        calls[i] = (struct cave_call){ .process = process, .number = SYS_mmap,
+                                       .args = { SCRATCH_PLACE, scratch->size, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS,
+                                                 (uint64_t)-1, 0 } };
     }
-    scratch->address = (uint64_t)result;
-    scratch->parked = scratch->address + PAGE;
-    return 0;
+    int status = cave_calls(calls, count, err);
+    for (int i = 0; i < count; i++) {
+        if (calls[i].status < 0)
+            continue;
+        if (calls[i].result < 0 && calls[i].result > -4096) {
+            errno = (int)-calls[i].result;
+            status = fail_errno(err, "%s: cannot map %zu bytes of scratch memory in it", process_label(scratches[i].process), scratches[i].size);
+            continue;
+        }
+        scratches[i].address = (uint64_t)calls[i].result;
+        scratches[i].parked = scratches[i].address + PAGE;
+    }
+    return status;
 }
 
-static int unmap_scratch(struct scratch *scratch, struct error *err)
+static int unmap_scratches(struct scratch *scratches, int count, struct error *err)
 {
-    uint64_t args[6] = { scratch->address, scratch->size };
-    long result = 0;
-    return cave_syscall(scratch->process, SYS_munmap, args, &result, err);
+    AUTO_FREE struct cave_call *calls = must_alloc((size_t)count * sizeof *calls);
+    int mapped = 0;
+    for (int i = 0; i < count; i++)
+        if (scratches[i].address)
+            calls[mapped++] = (struct cave_call){ .process = scratches[i].process, .number = SYS_munmap,
+                                                  .args = { scratches[i].address, scratches[i].size } };
+    return cave_calls(calls, mapped, err);
 }
 
 static bool left_something;
@@ -156,7 +170,7 @@ bool inject_left_something(void) { return left_something; }
 int inject_unmap(struct process *process, uint64_t address, size_t size, struct error *err)
 {
     struct scratch scratch = { .process = process, .address = address, .size = size };
-    return write_cave(process, err) < 0 ? -1 : unmap_scratch(&scratch, err);
+    return write_cave(process, err) < 0 ? -1 : unmap_scratches(&scratch, 1, err);
 }
 
 static int write_to(struct process *process, uint64_t address, const void *data, size_t size, struct error *err)
@@ -331,21 +345,16 @@ static int run_queries(struct scratch *scratches, int count, struct error *err)
 
 static int run_all(struct scratch *scratches, int count, struct error *err)
 {
-    int mapped = 0, status = 0;
-    while (mapped < count && status == 0) {
-        status = map_scratch(&scratches[mapped], err);
-        mapped += status == 0;
-    }
-    for (int i = 0; i < mapped && status == 0; i++)
+    int status = map_scratches(scratches, count, err);
+    for (int i = 0; i < count && status == 0; i++)
         status = write_queries(&scratches[i], err);
     if (status == 0)
-        status = run_queries(scratches, mapped, err);
-    for (int i = 0; i < mapped; i++) {
-        status |= unmap_scratch(&scratches[i], err);
+        status = run_queries(scratches, count, err);
+    status |= unmap_scratches(scratches, count, err);
+    for (int i = 0; i < count; i++)
         return_stops(scratches[i].process);
-    }
     left_something = status < 0;
-    for (int i = 0; i < mapped; i++)
+    for (int i = 0; i < count; i++)
         free_queries(&scratches[i]);
     return status < 0 ? -1 : 0;
 }

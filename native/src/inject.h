@@ -13,6 +13,10 @@ int inject_queries(struct world *world, struct error *err);
  */
 int inject_syscall(pid_t tid, const struct user_regs_struct *base, uint64_t vdso, long number, const uint64_t args[6], long *result,
                    struct error *err);
+/* The same in three steps: whoever has many threads takes each step with all of them, and waits for none longer than it takes. */
+int inject_begin(pid_t tid, const struct user_regs_struct *base, uint64_t vdso, long number, const uint64_t args[6], struct error *err);
+int inject_enter(pid_t tid, struct error *err);
+int inject_finish(pid_t tid, long *result, struct error *err);
 /*
  * Where the scratch mapping is asked for: a place of its own, where it can be told from the program's (tidy.c). If the program has something
  * there, the kernel takes another place.

@@ -153,8 +153,8 @@ static int wait_syscall_stop(pid_t tid, bool *withheld, struct error *err)
     }
 }
 
-static int execute_at(pid_t tid, const struct user_regs_struct *base, uint64_t address, long number, const uint64_t args[6], long *result,
-                      bool *withheld, struct error *err)
+/* A syscall takes two stops, at its entry and at its end. Each step but the last starts the thread and does not wait for it. */
+static int begin_at(pid_t tid, const struct user_regs_struct *base, uint64_t address, long number, const uint64_t args[6], struct error *err)
 {
     struct user_regs_struct regs = *base;
     regs.orig_rax = (uint64_t)-1;       /* no syscall restart from here */
@@ -168,23 +168,48 @@ static int execute_at(pid_t tid, const struct user_regs_struct *base, uint64_t a
     regs.r9 = args[5];
     if (set_registers(tid, &regs, err) < 0)
         return -1;
-    for (int stop = 0; stop < 2; stop++) {      /* entry, exit */
-        if (ptrace(PTRACE_SYSCALL, tid, 0, 0) < 0)
-            return fail_errno(err, "cannot step thread %d", tid);
-        if (wait_syscall_stop(tid, withheld, err) < 0)
-            return -1;
-    }
-    if (get_registers(tid, &regs, err) < 0)
+    return ptrace(PTRACE_SYSCALL, tid, 0, 0) < 0 ? fail_errno(err, "cannot step thread %d", tid) : 0;
+}
+
+static int enter(pid_t tid, bool *withheld, struct error *err)
+{
+    if (wait_syscall_stop(tid, withheld, err) < 0)
+        return -1;
+    return ptrace(PTRACE_SYSCALL, tid, 0, 0) < 0 ? fail_errno(err, "cannot step thread %d", tid) : 0;
+}
+
+static int finish(pid_t tid, long *result, bool *withheld, struct error *err)
+{
+    struct user_regs_struct regs;
+    if (wait_syscall_stop(tid, withheld, err) < 0 || get_registers(tid, &regs, err) < 0)
         return -1;
     *result = (long)regs.rax;
     return 0;
 }
 
+int inject_begin(pid_t tid, const struct user_regs_struct *base, uint64_t vdso, long number, const uint64_t args[6], struct error *err)
+{
+    return begin_at(tid, base, vdso + syscall_offset, number, args, err);
+}
+
+int inject_enter(pid_t tid, struct error *err)
+{
+    bool withheld;              /* in a branch nobody has sent one yet */
+    return enter(tid, &withheld, err);
+}
+
+int inject_finish(pid_t tid, long *result, struct error *err)
+{
+    bool withheld;
+    return finish(tid, result, &withheld, err);
+}
+
 int inject_syscall(pid_t tid, const struct user_regs_struct *base, uint64_t vdso, long number, const uint64_t args[6], long *result,
                    struct error *err)
 {
-    bool withheld;              /* in a branch nobody has sent one yet */
-    return execute_at(tid, base, vdso + syscall_offset, number, args, result, &withheld, err);
+    if (inject_begin(tid, base, vdso, number, args, err) < 0 || inject_enter(tid, err) < 0)
+        return -1;
+    return inject_finish(tid, result, err);
 }
 
 /* Write the cave into the leader's vdso: the kernel gives the process its own copy of that one page. */
@@ -203,15 +228,31 @@ int write_cave(const struct process *process, struct error *err)
     return 0;
 }
 
-/* One syscall of the leader from the cave; registers and mask are put back whatever happens. */
-int cave_syscall(struct process *process, long number, const uint64_t args[6], long *result, struct error *err)
+static int begin_call(struct cave_call *call, struct error *err)
 {
-    struct thread *leader = &process->threads[0];
-    int status = set_signal_mask(leader->tid, ALL_SIGNALS, err);
-    if (status == 0)
-        status = execute_at(leader->tid, &leader->regs, process->map->vdso + cave_offset, number, args, result,
-                            &leader->stop_withheld, err);
-    return status | give_back(leader, err);
+    struct thread *leader = &call->process->threads[0];
+    if (set_signal_mask(leader->tid, ALL_SIGNALS, err) < 0)
+        return -1;
+    return begin_at(leader->tid, &leader->regs, call->process->map->vdso + cave_offset, call->number, call->args, err);
+}
+
+/* Each step is taken by all before the next: while one thread is waited for, the others run on the other processors. */
+int cave_calls(struct cave_call *calls, int count, struct error *err)
+{
+    int begun = 0, status = 0;
+    while (begun < count && status == 0)
+        status = (calls[begun].status = begin_call(&calls[begun], err)), begun++;
+    for (int i = 0; i < begun; i++)
+        if (calls[i].status == 0)
+            status |= calls[i].status = enter(calls[i].process->threads[0].tid, &calls[i].process->threads[0].stop_withheld, err);
+    for (int i = 0; i < begun; i++)
+        if (calls[i].status == 0)
+            status |= calls[i].status = finish(calls[i].process->threads[0].tid, &calls[i].result, &calls[i].process->threads[0].stop_withheld, err);
+    for (int i = 0; i < begun; i++)
+        status |= give_back(&calls[i].process->threads[0], err);
+    for (int i = begun; i < count; i++)
+        calls[i].status = -1;
+    return status < 0 ? -1 : 0;
 }
 
 /* ---- what was left behind ---- */

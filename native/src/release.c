@@ -53,42 +53,62 @@ static int list_threads(pid_t pid, bool without_first, pid_t *tids, int wanted, 
     return 0;
 }
 
-/* tids[k] becomes the host's id of the counterpart of thread k. */
-static int take_process(const struct compiled *compiled, const struct process *process, pid_t pid, pid_t *tids, struct error *err)
+/* A process of the branch, and the host's ids of its threads. */
+struct released {
+    const struct process *process;
+    pid_t pid;
+    pid_t *tids;                /* tids[k] is the counterpart of thread k; in any order before they are identified */
+};
+
+static int take_process(struct released *released, struct error *err)
 {
+    const struct process *process = released->process;
     int count = process->thread_count;
-    AUTO_FREE pid_t *found = must_alloc((size_t)count * sizeof *found);
+    released->tids = must_alloc((size_t)count * sizeof *released->tids);
     if (count == 1 && !process->leader_ended)
-        found[0] = pid;
-    else if (list_threads(pid, process->leader_ended, found, count, err) < 0)
+        released->tids[0] = released->pid;
+    else if (list_threads(released->pid, process->leader_ended, released->tids, count, err) < 0)
         return -1;
     for (int i = 0; i < count; i++) {
-        if (ptrace(PTRACE_SEIZE, found[i], 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP) < 0)
-            return fail_errno(err, "cannot take thread %d of the branch", found[i]);
-        ptrace(PTRACE_INTERRUPT, found[i], 0, 0);
-    }
-    for (int i = 0; i < count; i++) {
-        int stop_signal;
-        if (wait_for_stop(found[i], &stop_signal, monotonic_ns() + STOP_TIMEOUT_NS) < 0)
-            return fail(err, "internal", "thread %d of the branch ended early", found[i]);
-        int index = identify(compiled, process, found[i], err);
-        if (index < 0)
-            return -1;
-        tids[index] = found[i];
+        if (ptrace(PTRACE_SEIZE, released->tids[i], 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP) < 0)
+            return fail_errno(err, "cannot take thread %d of the branch", released->tids[i]);
+        ptrace(PTRACE_INTERRUPT, released->tids[i], 0, 0);
     }
     return 0;
 }
 
-static int unmap_arena(const struct compiled *compiled, const struct process *process, pid_t tid, struct error *err)
+static int identify_threads(const struct compiled *compiled, struct released *released, struct error *err)
+{
+    int count = released->process->thread_count;
+    AUTO_FREE pid_t *found = must_alloc((size_t)count * sizeof *found);
+    memcpy(found, released->tids, (size_t)count * sizeof *found);
+    for (int i = 0; i < count; i++) {
+        int stop_signal;
+        if (wait_for_stop(found[i], &stop_signal, monotonic_ns() + STOP_TIMEOUT_NS) < 0)
+            return fail(err, "internal", "thread %d of the branch ended early", found[i]);
+        int index = identify(compiled, released->process, found[i], err);
+        if (index < 0)
+            return -1;
+        released->tids[index] = found[i];
+    }
+    return 0;
+}
+
+static int begin_unmapping(const struct compiled *compiled, const struct released *released, struct error *err)
 {
     struct user_regs_struct regs;
-    long result;
-    if (get_registers(tid, &regs, err) < 0)
+    if (get_registers(released->tids[0], &regs, err) < 0)
         return -1;
     uint64_t args[6] = { compiled->plan.arena, (compiled->plan.used + 4095) & ~4095ull };
-    if (inject_syscall(tid, &regs, process->map->vdso, SYS_munmap, args, &result, err) < 0)
+    return inject_begin(released->tids[0], &regs, released->process->map->vdso, SYS_munmap, args, err);
+}
+
+static int finish_unmapping(const struct released *released, struct error *err)
+{
+    long result;
+    if (inject_finish(released->tids[0], &result, err) < 0)
         return -1;
-    return result == 0 ? 0 : fail(err, "internal", "%s: the arena cannot be unmapped", process_label(process));
+    return result == 0 ? 0 : fail(err, "internal", "%s: the arena cannot be unmapped", process_label(released->process));
 }
 
 static int set_thread(const struct thread *thread, pid_t tid, int memory, struct error *err)
@@ -114,42 +134,54 @@ static int stop_signal_of(const struct process *process)
     return signal != SIGSTOP && (blocked || process->actions[signal].handler) ? SIGSTOP : signal;
 }
 
-static int prepare_process(const struct compiled *compiled, const struct process *process, const struct branch *branch, pid_t *tids,
-                           struct error *err)
+static int set_process(const struct branch *branch, const struct released *released, struct error *err)
 {
-    pid_t pid = branch->pids[process->index];
-    if (take_process(compiled, process, pid, tids, err) < 0)
-        return -1;
-    if (seccomp_finish(process, tids, err) < 0)
-        return -1;
-    if (unmap_arena(compiled, process, tids[0], err) < 0)
-        return -1;
+    const struct process *process = released->process;
     for (int i = 0; i < process->thread_count; i++)
-        if (set_thread(&process->threads[i], tids[i], branch->memory[process->index], err) < 0)
+        if (set_thread(&process->threads[i], released->tids[i], branch->memory[process->index], err) < 0)
             return -1;
     int stop = stop_signal_of(process);
-    if (stop && kill(pid, stop) < 0)
+    if (stop && kill(released->pid, stop) < 0)
         return fail_errno(err, "%s: cannot stop it in the branch", process_label(process));
+    return 0;
+}
+
+/* Each step is taken with all processes before the next: those that have to run meanwhile do so on the other processors. */
+static int prepare_all(const struct compiled *compiled, const struct branch *branch, struct released *all, int count, struct error *err)
+{
+    for (int i = 0; i < count; i++)
+        if (take_process(&all[i], err) < 0)
+            return -1;
+    for (int i = 0; i < count; i++)
+        if (identify_threads(compiled, &all[i], err) < 0)
+            return -1;
+    for (int i = 0; i < count; i++)
+        if (seccomp_finish(all[i].process, all[i].tids, err) < 0 || begin_unmapping(compiled, &all[i], err) < 0)
+            return -1;
+    for (int i = 0; i < count; i++)
+        if (inject_enter(all[i].tids[0], err) < 0)
+            return -1;
+    for (int i = 0; i < count; i++)
+        if (finish_unmapping(&all[i], err) < 0 || set_process(branch, &all[i], err) < 0)
+            return -1;
     return 0;
 }
 
 int release_branch(const struct world *world, const struct compiled *compiled, struct branch *branch, struct error *err)
 {
-    pid_t **tids = must_alloc((size_t)world->process_count * sizeof *tids);
-    for (int i = 0; i < world->process_count; i++) {
-        const struct process *process = world->processes[i];
-        if (process->zombie)
-            continue;
-        tids[i] = must_alloc((size_t)process->thread_count * sizeof **tids);
-        if (prepare_process(compiled, process, branch, tids[i], err) < 0)
-            return -1;          /* the engine ends the branch; nobody uses tids again */
-    }
+    struct released *all = must_alloc((size_t)world->process_count * sizeof *all);
+    int count = 0;
     for (int i = 0; i < world->process_count; i++)
-        for (int k = 0; tids[i] && k < world->processes[i]->thread_count; k++)
-            if (ptrace(PTRACE_DETACH, tids[i][k], 0, 0) < 0 && errno != ESRCH)     /* those let go before may have ended it meanwhile */
-                return fail_errno(err, "cannot let thread %d of the branch go", tids[i][k]);
-    for (int i = 0; i < world->process_count; i++)
-        free(tids[i]);
-    free(tids);
+        if (!world->processes[i]->zombie)
+            all[count++] = (struct released){ .process = world->processes[i], .pid = branch->pids[world->processes[i]->index] };
+    if (prepare_all(compiled, branch, all, count, err) < 0)
+        return -1;              /* the engine ends the branch; nobody uses `all` again */
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < all[i].process->thread_count; k++)
+            if (ptrace(PTRACE_DETACH, all[i].tids[k], 0, 0) < 0 && errno != ESRCH)     /* those let go before may have ended it meanwhile */
+                return fail_errno(err, "cannot let thread %d of the branch go", all[i].tids[k]);
+    for (int i = 0; i < count; i++)
+        free(all[i].tids);
+    free(all);
     return 0;
 }
