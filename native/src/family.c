@@ -88,16 +88,23 @@ static bool read_frames(struct finder *finder, int m, uint64_t start)
 {
     const struct memory_map *map = finder->family->members[m]->map;
     uint64_t *frames = &finder->frames[(size_t)m * WINDOW_PAGES], entries[WINDOW_PAGES];
-    int at = finder->cursor[m];
+    int at = finder->cursor[m], end;
     while (at < map->run_count && map->runs[at].end <= start)
         at++;
-    finder->cursor[m] = at;
-    if (at == map->run_count || map->runs[at].start >= start + WINDOW
-        || pread(finder->pagemap[m], entries, sizeof entries, (off_t)(start / PAGE * sizeof *entries)) != sizeof entries)
+    finder->cursor[m] = end = at;
+    while (end < map->run_count && map->runs[end].start < start + WINDOW)
+        end++;
+    if (end == at)
+        return false;
+    /* An entry takes the kernel 25 ns, and the pages are often few. */
+    uint64_t low = map->runs[at].start > start ? (map->runs[at].start - start) / PAGE : 0;
+    uint64_t high = map->runs[end - 1].end < start + WINDOW ? (map->runs[end - 1].end - start) / PAGE : WINDOW_PAGES;
+    ssize_t wanted = (ssize_t)((high - low) * sizeof *entries);
+    if (pread(finder->pagemap[m], entries + low, (size_t)wanted, (off_t)((start / PAGE + low) * sizeof *entries)) != wanted)
         return false;
     memset(frames, 0, WINDOW_PAGES * sizeof *frames);
     bool any = false;
-    for (; at < map->run_count && map->runs[at].start < start + WINDOW; at++) {
+    for (; at < end; at++) {
         uint64_t from = map->runs[at].start > start ? (map->runs[at].start - start) / PAGE : 0;
         uint64_t to = map->runs[at].end < start + WINDOW ? (map->runs[at].end - start) / PAGE : WINDOW_PAGES;
         for (uint64_t i = from; i < to; i++) {

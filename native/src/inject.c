@@ -108,6 +108,7 @@ struct scratch {
     uint64_t address;
     size_t size;
     uint64_t parked;            /* uint32_t[thread_count]: behind the interpreter */
+    char *copy;                 /* of the mapping, here: fresh pages, of which most are never touched */
     struct query *queries;      /* one a thread */
 };
 
@@ -173,11 +174,46 @@ int inject_unmap(struct process *process, uint64_t address, size_t size, struct 
     return write_cave(process, err) < 0 ? -1 : unmap_scratches(&scratch, 1, err);
 }
 
-static int write_to(struct process *process, uint64_t address, const void *data, size_t size, struct error *err)
+static int open_copy(struct scratch *scratch, struct error *err)
 {
-    struct iovec from = { (void *)data, size }, to = { (void *)address, size };
-    if (process_vm_writev(process->pid, &from, 1, &to, 1, 0) != (ssize_t)size)
-        return fail_errno(err, "%s: cannot write its scratch memory", process_label(process));
+    char *copy = mmap(NULL, scratch->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (copy == MAP_FAILED)
+        return fail_errno(err, "%s: no room for a copy of its scratch memory", process_label(scratch->process));
+    scratch->copy = copy;
+    memcpy(copy, interp_start, (size_t)(interp_end - interp_start));
+    return 0;
+}
+
+static char *copy_of(const struct scratch *scratch, uint64_t address) { return scratch->copy + (address - scratch->address); }
+
+/* The used pieces of the mapping: the interpreter, then data and operations of each thread. Returns how many there are from `first` on. */
+static int list_pieces(const struct scratch *scratch, int first, struct iovec *here, struct iovec *there, int most)
+{
+    int count = 0;
+    for (int i = first; i <= 2 * scratch->process->thread_count && count < most; i++) {
+        const struct query *query = i ? &scratch->queries[(i - 1) / 2] : NULL;
+        uint64_t at = !query ? scratch->address : i % 2 ? query->base : query->ops_base;
+        size_t size = !query ? (size_t)(interp_end - interp_start) : i % 2 ? query->data_used : (size_t)query->op_count * sizeof(struct op);
+        here[count] = (struct iovec){ copy_of(scratch, at), size };
+        there[count++] = (struct iovec){ (void *)at, size };
+    }
+    return count;
+}
+
+static int exchange(const struct scratch *scratch, bool fetch, struct error *err)
+{
+    enum { MOST = 128 };
+    struct iovec here[MOST], there[MOST];
+    for (int first = fetch, count; (count = list_pieces(scratch, first, here, there, MOST)) > 0; first += count) {
+        size_t whole = 0;
+        for (int i = 0; i < count; i++)
+            whole += here[i].iov_len;
+        pid_t pid = scratch->process->pid;
+        ssize_t done = fetch ? process_vm_readv(pid, here, (unsigned long)count, there, (unsigned long)count, 0)
+                             : process_vm_writev(pid, here, (unsigned long)count, there, (unsigned long)count, 0);
+        if (done != (ssize_t)whole)
+            return fail_errno(err, "%s: cannot %s its scratch memory", process_label(scratch->process), fetch ? "read" : "write");
+    }
     return 0;
 }
 
@@ -198,10 +234,10 @@ static int build_query(struct scratch *scratch, int index, uint64_t at, struct e
     query->leader = index == 0;
     query->base = at;
     query->data_size = index ? THREAD_DATA : LEADER_DATA;
-    query->data = must_alloc(query->data_size);
+    query->data = copy_of(scratch, at);
     query->ops_base = at + query->data_size;
     query->op_capacity = (int)(ops_size / sizeof(struct op));
-    query->ops = must_alloc(ops_size);
+    query->ops = (struct op *)copy_of(scratch, query->ops_base);
     query_reserve(query, sizeof(struct op_fault));
     for (int i = 0; parts[i]; i++)
         if (parts[i]->ask && parts[i]->ask(query, &query->memo[i], err) < 0)
@@ -211,16 +247,14 @@ static int build_query(struct scratch *scratch, int index, uint64_t at, struct e
     append(query, (struct op){ .number = OP_PARK,
                                .arg = { scratch->parked + (uint64_t)index * sizeof(uint32_t), query_data(query, &sleep, sizeof sleep) } });
     append(query, (struct op){ .number = OP_RESUME, .arg = { query_data(query, &frame, sizeof frame) } });
-    if (write_to(process, query->base, query->data, query->data_used, err) < 0)
-        return -1;
-    return write_to(process, query->ops_base, query->ops, (size_t)query->op_count * sizeof(struct op), err);
+    return 0;
 }
 
 static int write_queries(struct scratch *scratch, struct error *err)
 {
     struct process *process = scratch->process;
     scratch->queries = must_alloc((size_t)process->thread_count * sizeof *scratch->queries);
-    if (write_to(process, scratch->address, interp_start, (size_t)(interp_end - interp_start), err) < 0)
+    if (open_copy(scratch, err) < 0)
         return -1;
     uint64_t at = scratch->address + head_size(process);
     for (int i = 0; i < process->thread_count; i++) {
@@ -228,7 +262,7 @@ static int write_queries(struct scratch *scratch, struct error *err)
             return -1;
         at = scratch->queries[i].ops_base + (i ? THREAD_OPS : leader_ops(process));
     }
-    return 0;
+    return exchange(scratch, false, err);
 }
 
 static int start_query(struct scratch *scratch, int index, struct error *err)
@@ -299,10 +333,6 @@ static int take_back(struct thread *thread, struct error *err)
 static int collect_query(struct scratch *scratch, int index, struct error *err)
 {
     struct query *query = &scratch->queries[index];
-    if (read_from(scratch->process, query->base, query->data, query->data_used, err) < 0)
-        return -1;
-    if (read_from(scratch->process, query->ops_base, query->ops, (size_t)query->op_count * sizeof(struct op), err) < 0)
-        return -1;
     for (int i = 0; parts[i]; i++)
         if (parts[i]->collect && parts[i]->collect(query, query->memo[i], err) < 0)
             return -1;
@@ -315,9 +345,9 @@ static void free_queries(struct scratch *scratch)
         struct query *query = &scratch->queries[i];
         for (int k = 0; k < MAX_PARTS; k++)
             free(query->memo[k]);
-        free(query->data);
-        free(query->ops);
     }
+    if (scratch->copy)
+        munmap(scratch->copy, scratch->size);
     free(scratch->queries);
 }
 
@@ -337,9 +367,11 @@ static int run_queries(struct scratch *scratches, int count, struct error *err)
     for (int i = 0; i < count; i++)
         for (int k = 0; k < started[i]; k++)
             status |= take_back(&scratches[i].process->threads[k], err);
-    for (int i = 0; i < count && status == 0; i++)
+    for (int i = 0; i < count && status == 0; i++) {
+        status = exchange(&scratches[i], true, err);
         for (int k = 0; k < scratches[i].process->thread_count && status == 0; k++)
             status = collect_query(&scratches[i], k, err);
+    }
     return status;
 }
 

@@ -270,7 +270,7 @@ static int scan(int pagemap, uint64_t start, struct scan_region *regions, size_t
 int memory_scan_pages(struct process *process, struct error *err)
 {
     enum { REGIONS = 8192 };
-    AUTO_FREE struct scan_region *regions = must_alloc(REGIONS * sizeof *regions);
+    AUTO_FREE struct scan_region *regions = must_grow(NULL, REGIONS * sizeof *regions);     /* not zeroed: few are touched */
     struct memory_map *map = process->map;
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/pagemap", process->pid);
