@@ -83,7 +83,7 @@ static void *read_pages(void *argument)
         if (!world->processes[i]->zombie)
             memory_scan_pages(world->processes[i], &reader->err);
     if (!reader->err.code)
-        families_find(world, &reader->err);
+        families_find(world);
     return NULL;
 }
 

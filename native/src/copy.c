@@ -25,6 +25,7 @@
 #define PAGE 4096ul
 #define EXCLUSIVE (1ull << 56)  /* pagemap: mapped by this process alone */
 #define MAX_THREADS 4
+#define WORTH_HELP (1ul << 20)  /* less is copied before a helper has started and made itself a buffer: 0.3 ms */
 
 struct job {
     int process;                /* index, or -1 for a shared object */
@@ -42,7 +43,7 @@ struct copier {
     struct job *jobs;
     int job_count, next_job;
     int *jobs_left;             /* per process */
-    int *pagemap;               /* descriptors, per process */
+    uint64_t planned;           /* bytes of all jobs; of an object's, which nobody knows, as many as make a whole job */
     int64_t bytes;
     pthread_mutex_t lock;       /* guards errors */
     struct error err;           /* of the source */
@@ -67,8 +68,9 @@ static void cut_runs(struct copier *copier, int index)
     copier->piece_count[index] = count;
 }
 
-static void add_job(struct copier *copier, struct job job)
+static void add_job(struct copier *copier, struct job job, uint64_t bytes)
 {
+    copier->planned += bytes;
     if ((copier->job_count & (copier->job_count - 1)) == 0)
         copier->jobs = must_grow(copier->jobs, (size_t)(copier->job_count ? copier->job_count * 2 : 16) * sizeof *copier->jobs);
     copier->jobs[copier->job_count++] = job;
@@ -84,7 +86,7 @@ static void plan_process(struct copier *copier, int index)
     for (int i = 0; i < copier->piece_count[index]; i++) {
         bytes += copier->pieces[index][i].end - copier->pieces[index][i].start;
         if (bytes >= JOB_BYTES || i + 1 == copier->piece_count[index]) {
-            add_job(copier, (struct job){ .process = index, .first = first, .last = i + 1 });
+            add_job(copier, (struct job){ .process = index, .first = first, .last = i + 1 }, bytes);
             first = i + 1;
             bytes = 0;
         }
@@ -96,7 +98,7 @@ static void plan_jobs(struct copier *copier)
     struct world *world = copier->world;
     for (int i = 0; world->shared && i < world->shared->count; i++)
         if (!shared_filled_early(world->shared->list[i]))
-            add_job(copier, (struct job){ .process = -1, .object = i });
+            add_job(copier, (struct job){ .process = -1, .object = i }, JOB_BYTES);
     for (int i = 0; i < world->process_count; i++)
         if (!world->processes[i]->zombie)
             plan_process(copier, i);
@@ -118,7 +120,7 @@ static bool all_exclusive(const struct copier *copier, int process, const struct
     uint64_t entries[CHUNK / PAGE];
     size_t count = (piece->end - piece->start) / PAGE;
     ssize_t wanted = (ssize_t)(count * sizeof *entries);
-    if (pread(copier->pagemap[process], entries, (size_t)wanted, (off_t)(piece->start / PAGE * sizeof *entries)) != wanted)
+    if (pread(copier->world->processes[process]->pagemap, entries, (size_t)wanted, (off_t)(piece->start / PAGE * sizeof *entries)) != wanted)
         return false;
     for (size_t i = 0; i < count; i++)
         if (!(entries[i] & EXCLUSIVE))
@@ -300,7 +302,8 @@ static void run_object_job(struct copier *copier, const struct job *job)
 static void *run_jobs(void *argument)
 {
     struct copier *copier = argument;
-    char *buffer = mmap(NULL, CHUNK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    size_t size = copier->planned < CHUNK ? copier->planned + PAGE : CHUNK;
+    char *buffer = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (buffer == MAP_FAILED) {
         struct error err = { 0 };
         fail_errno(&err, "cannot map a copy buffer");
@@ -316,23 +319,8 @@ static void *run_jobs(void *argument)
         else
             run_object_job(copier, &copier->jobs[job]);
     }
-    munmap(buffer, CHUNK);
+    munmap(buffer, size);
     return NULL;
-}
-
-static int open_pagemaps(struct copier *copier, struct error *err)
-{
-    for (int i = 0; i < copier->world->process_count; i++) {
-        copier->pagemap[i] = -1;
-        if (copier->world->processes[i]->zombie)
-            continue;
-        char path[64];
-        snprintf(path, sizeof path, "/proc/%d/pagemap", copier->world->processes[i]->pid);
-        copier->pagemap[i] = open(path, O_RDONLY | O_CLOEXEC);
-        if (copier->pagemap[i] < 0)
-            return fail_errno(err, "cannot open %s", path);
-    }
-    return 0;
 }
 
 static void open_empty_gates(struct copier *copier)
@@ -351,9 +339,6 @@ int64_t copy_memory(struct world *world, const struct compiled *compiled, struct
     copier.pieces = must_alloc(processes * sizeof *copier.pieces);
     copier.piece_count = must_alloc(processes * sizeof *copier.piece_count);
     copier.jobs_left = must_alloc(processes * sizeof *copier.jobs_left);
-    copier.pagemap = must_alloc(processes * sizeof *copier.pagemap);
-    if (open_pagemaps(&copier, err) < 0)
-        return -1;
     plan_jobs(&copier);
     open_empty_gates(&copier);
 
@@ -361,6 +346,8 @@ int64_t copy_memory(struct world *world, const struct compiled *compiled, struct
     int helpers = (int)(cores < MAX_THREADS ? cores : MAX_THREADS) - 1;
     if (helpers > copier.job_count - 1)
         helpers = copier.job_count > 0 ? copier.job_count - 1 : 0;
+    if (copier.planned < WORTH_HELP)
+        helpers = 0;
     pthread_t threads[MAX_THREADS];
     int started = 0;
     while (started < helpers && pthread_create(&threads[started], NULL, run_jobs, &copier) == 0)
@@ -369,8 +356,7 @@ int64_t copy_memory(struct world *world, const struct compiled *compiled, struct
     for (int i = 0; i < started; i++)
         pthread_join(threads[i], NULL);
     for (size_t i = 0; i < processes; i++) {
-        if (copier.pagemap[i] >= 0)
-            close(copier.pagemap[i]);
+        close_fd(&world->processes[i]->pagemap);
         free(copier.pieces[i]);
     }
     free(copier.jobs);

@@ -65,6 +65,7 @@ static void *checked(void *block)
 }
 
 void *must_alloc(size_t size) { return checked(calloc(1, size ? size : 1)); }
+void *must_buffer(size_t size) { return checked(malloc(size ? size : 1)); }
 void *must_grow(void *block, size_t size) { return checked(realloc(block, size ? size : 1)); }
 char *must_copy_string(const char *text) { return checked(strdup(text)); }
 

@@ -19,6 +19,8 @@ void make_printable(char *text);
 
 /* Memory that cannot be had ends the program: it holds nothing that its exit would not release. */
 void *must_alloc(size_t size);
+/* The same for what is written before it is read: nothing is zeroed, so pages that are not needed are never touched. */
+void *must_buffer(size_t size);
 void *must_grow(void *block, size_t size);
 char *must_copy_string(const char *text);
 

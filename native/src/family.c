@@ -46,7 +46,6 @@ static void add_member(struct families *families, int known, struct process *pro
 struct finder {
     struct family *family;
     uint64_t *frames;           /* [member][WINDOW_PAGES]: the frame, 0 = has none that could be shared */
-    int *pagemap;               /* descriptor, by member */
     int *cursor;                /* by member: its first run that may reach into the window */
     bool *active;
 };
@@ -100,7 +99,7 @@ static bool read_frames(struct finder *finder, int m, uint64_t start)
     uint64_t low = map->runs[at].start > start ? (map->runs[at].start - start) / PAGE : 0;
     uint64_t high = map->runs[end - 1].end < start + WINDOW ? (map->runs[end - 1].end - start) / PAGE : WINDOW_PAGES;
     ssize_t wanted = (ssize_t)((high - low) * sizeof *entries);
-    if (pread(finder->pagemap[m], entries + low, (size_t)wanted, (off_t)((start / PAGE + low) * sizeof *entries)) != wanted)
+    if (pread(finder->family->members[m]->pagemap, entries + low, (size_t)wanted, (off_t)((start / PAGE + low) * sizeof *entries)) != wanted)
         return false;
     memset(frames, 0, WINDOW_PAGES * sizeof *frames);
     bool any = false;
@@ -186,37 +185,19 @@ static void look_at_window(struct finder *finder, uint64_t start)
     }
 }
 
-static int open_pagemaps(struct finder *finder, struct error *err)
-{
-    for (int m = 0; m < finder->family->member_count; m++) {
-        char path[64];
-        snprintf(path, sizeof path, "/proc/%d/pagemap", finder->family->members[m]->pid);
-        finder->pagemap[m] = open(path, O_RDONLY | O_CLOEXEC);
-        if (finder->pagemap[m] < 0)
-            return fail_errno(err, "cannot open %s", path);
-    }
-    return 0;
-}
-
-static int find_shared(struct family *family, struct error *err)
+static void find_shared(struct family *family)
 {
     size_t members = (size_t)family->member_count, count;
-    AUTO_FREE uint64_t *frames = must_alloc(members * WINDOW_PAGES * sizeof *frames);
-    AUTO_FREE int *pagemap = must_alloc(members * sizeof *pagemap);
+    AUTO_FREE uint64_t *frames = must_buffer(members * WINDOW_PAGES * sizeof *frames);
     AUTO_FREE int *cursor = must_alloc(members * sizeof *cursor);
     AUTO_FREE bool *active = must_alloc(members * sizeof *active);
-    struct finder finder = { family, frames, pagemap, cursor, active };
-    memset(pagemap, -1, members * sizeof *pagemap);
-    int status = open_pagemaps(&finder, err);
+    struct finder finder = { family, frames, cursor, active };
     AUTO_FREE uint64_t *windows = common_windows(family, &count);
-    for (size_t i = 0; i < count && status == 0; i++)
+    for (size_t i = 0; i < count; i++)
         look_at_window(&finder, windows[i] * WINDOW);
-    for (size_t m = 0; m < members; m++)
-        close_fd(&pagemap[m]);
-    return status;
 }
 
-int families_find(struct world *world, struct error *err)
+void families_find(struct world *world)
 {
     struct families *families = world->families = must_alloc(sizeof *world->families);
     for (int i = 0; i < world->process_count; i++)
@@ -225,11 +206,10 @@ int families_find(struct world *world, struct error *err)
     int kept = 0;
     for (int i = 0; i < families->count; i++) {
         struct family *family = &families->list[i];
-        if (family->member_count > 1 && find_shared(family, err) < 0)
-            return -1;
+        if (family->member_count > 1)
+            find_shared(family);
         if (family->saved > 0)
             families->list[kept++] = *family;
     }
     families->count = kept;
-    return 0;
 }

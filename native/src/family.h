@@ -46,7 +46,7 @@ struct families {
 };
 
 /* Find families and what they share, from the page tables; after memory_scan_pages. Sets world->families. */
-int families_find(struct world *world, struct error *err);
+void families_find(struct world *world);
 /* Where the restorers of the branches have mappings of their own: the areas must not lie there. */
 int families_avoid(struct world *world, pid_t restorer, struct error *err);
 /* Choose holders in the fork tree and what each member keeps; from now on runs of memory maps hold only what is left to copy. */

@@ -72,7 +72,7 @@ static struct process *add_process(struct world *world, pid_t pid, struct proces
     process->pid = process->group_leader = pid;
     process->parent = parent;
     process->index = world->process_count;
-    process->mem = process->pidfd = -1;
+    process->mem = process->pagemap = process->pidfd = -1;
     world->processes = must_grow(world->processes, (size_t)(world->process_count + 1) * sizeof *world->processes);
     world->processes[world->process_count++] = process;
     return process;

@@ -270,16 +270,16 @@ static int scan(int pagemap, uint64_t start, struct scan_region *regions, size_t
 int memory_scan_pages(struct process *process, struct error *err)
 {
     enum { REGIONS = 8192 };
-    AUTO_FREE struct scan_region *regions = must_grow(NULL, REGIONS * sizeof *regions);     /* not zeroed: few are touched */
+    AUTO_FREE struct scan_region *regions = must_buffer(REGIONS * sizeof *regions);
     struct memory_map *map = process->map;
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/pagemap", process->pid);
-    AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
+    process->pagemap = open(path, O_RDONLY | O_CLOEXEC);
+    if (process->pagemap < 0)
         return fail_errno(err, "cannot open %s", path);
     int at = 0;
     for (uint64_t start = 0, walked; start < TASK_TOP; start = walked) {
-        int count = scan(fd, start, regions, REGIONS, &walked);
+        int count = scan(process->pagemap, start, regions, REGIONS, &walked);
         if (count < 0)
             return fail_errno(err, "%s: PAGEMAP_SCAN failed (Linux 6.7 or newer is needed)", process_label(process));
         for (int i = 0; i < count; i++)

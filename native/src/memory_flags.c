@@ -211,15 +211,15 @@ char *memory_flags_facts(int *program)
     size_t used = strlen(text);
     for (int i = 0; i < MEMORY_ATTRIBUTES; i++)
         used += (size_t)snprintf(text + used, FACTS_SIZE - used, ",%llx", (unsigned long long)bits[i]);
-    snprintf(text + used, FACTS_SIZE - used, ",%llx", (unsigned long long)vvar_flags);
+    snprintf(text + used, FACTS_SIZE - used, ",%llx,%x", (unsigned long long)vvar_flags, has_keys);
     return text;
 }
 
-/* "FD:PROGRAM,BITS,…,VVAR": false where it is not ours. */
+/* "FD:PROGRAM,BITS,…,VVAR,KEYS": false where it is not ours. */
 static bool take_facts(const char *learnt)
 {
     char own[FACTS_SIZE], *at;
-    uint64_t words[MEMORY_ATTRIBUTES + 1];
+    uint64_t words[MEMORY_ATTRIBUTES + 2];
     long program = strtol(learnt, &at, 10);
     print_program(own, sizeof own);
     size_t length = strlen(own);
@@ -235,7 +235,7 @@ static bool take_facts(const char *learnt)
         return false;
     memcpy(bits, words, sizeof bits);
     vvar_flags = words[MEMORY_ATTRIBUTES];
-    has_keys = __builtin_cpu_supports("pku");
+    has_keys = words[MEMORY_ATTRIBUTES + 1];    /* to ask the processor is slow in a virtual machine */
     reader = (int)program;
     return true;
 }

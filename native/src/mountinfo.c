@@ -134,7 +134,7 @@ struct reading {
 static char *read_text(int fd, struct error *err)
 {
     size_t capacity = FIRST_READ, used = 0;
-    char *text = must_alloc(capacity);
+    char *text = must_buffer(capacity);
     for (ssize_t got; (got = read(fd, text + used, capacity - used - 1)) != 0;) {
         if (got < 0 || capacity > TEXT_LIMIT) {
             free(text);

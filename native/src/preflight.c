@@ -64,6 +64,8 @@ static void check_descriptor(struct check *check, struct process *process, int f
     struct error err = { 0 };
     struct description description = { .holder = process, .holder_fd = fd, .local = -1, .offset = -1 };
     AUTO_FREE char *link = proc_link(&err, "/proc/%d/fd/%d", process->pid, fd);
+    if (link && strncmp(link, "socket:", 7) == 0)
+        settle_sockets();
     if (link && !check->thorough && (strcmp(link, "anon_inode:inotify") == 0 || strcmp(link, "anon_inode:[fanotify]") == 0)) {
         int watcher = (int)syscall(SYS_pidfd_getfd, process->pidfd, fd, 0);
         if (watcher >= 0)
@@ -287,7 +289,7 @@ static void add_process(struct check *check, pid_t pid)
     struct process *process = must_alloc(sizeof *process);
     process->world = world;
     process->pid = process->group_leader = pid;
-    process->pidfd = process->mem = -1;
+    process->pidfd = process->mem = process->pagemap = -1;
     world->processes = must_grow(world->processes, (size_t)(world->process_count + 1) * sizeof *world->processes);
     world->processes[world->process_count++] = process;
 }

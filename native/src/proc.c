@@ -25,7 +25,7 @@ char *proc_read(struct error *err, size_t limit, size_t *length, const char *for
         return NULL;
     }
     size_t capacity = 4096, used = 0;
-    char *text = must_alloc(capacity);
+    char *text = must_buffer(capacity);
     for (;;) {
         if (used + 1 == capacity) {
             if (capacity >= limit) {

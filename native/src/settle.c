@@ -13,6 +13,7 @@
 
 static int *instances;
 static int instance_count;
+static bool has_sockets;
 
 void settle_watch(int inotify)
 {
@@ -22,6 +23,11 @@ void settle_watch(int inotify)
     }
     instances = must_grow(instances, (size_t)(instance_count + 1) * sizeof *instances);
     instances[instance_count++] = inotify;
+}
+
+void settle_sockets(void)
+{
+    has_sockets = true;
 }
 
 static bool has_events(void)
@@ -67,11 +73,13 @@ static int has_unaccepted(int diag, struct error *err)
 
 int settle(int net_ns, struct error *err)
 {
+    if (!has_sockets && !instance_count)
+        return 0;
     AUTO_CLOSE int diag = sock_diag_open(net_ns, err);
     if (diag < 0)
         return -1;
     struct timespec pause = { 0, FIRST_PAUSE_NS };
-    int unaccepted = 1;
+    int unaccepted = has_sockets;
     for (int look = 0; look < LOOKS; look++) {
         unaccepted = unaccepted ? has_unaccepted(diag, err) : 0;
         if (unaccepted < 0)

@@ -9,6 +9,8 @@
 
 /* Look at this instance of inotify or fanotify, too; takes the descriptor over. */
 void settle_watch(int watcher);
+/* There are sockets: without any nobody needs to look whether they have been accepted. */
+void settle_sockets(void);
 /* Wait, for some 20 ms at most, until all of it is read. The source runs meanwhile. */
 int settle(int net_ns, struct error *err);
 

@@ -43,7 +43,7 @@ struct walk {
 
 int64_t copy_extents(int from, int to, uint64_t size)
 {
-    AUTO_FREE char *buffer = must_alloc(BUFFER);
+    AUTO_FREE char *buffer = must_buffer(BUFFER);
     int64_t copied = 0;
     for (off_t at = 0; (uint64_t)at < size;) {
         off_t start = lseek(from, at, SEEK_DATA);

@@ -88,7 +88,7 @@ ssize_t vma_reader_read(int reader, pid_t tid, struct vma_record **records)
     if (fd < 0)
         return -1;
     size_t size = 512 * sizeof **records, used = 0;
-    char *block = must_alloc(size);
+    char *block = must_buffer(size);
     for (ssize_t got; (got = read(fd, block + used, size - used)) != 0;) {
         if (got < 0 && errno != EAGAIN && errno != EINTR) {
             free(block);

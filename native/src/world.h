@@ -131,6 +131,7 @@ struct process {
     struct kernel_sigaction *actions;   /* [1..64] */
     struct process_state *state;        /* process_state.c: limits, timers, prctl … */
     int mem;                    /* /proc/PID/mem, read only */
+    int pagemap;                /* /proc/PID/pagemap, from the first look at its pages until they are copied */
     int pidfd;
 };
 

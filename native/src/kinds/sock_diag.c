@@ -96,7 +96,7 @@ int sock_diag_list(int fd, struct unix_diag **list, struct error *err)
     if (send_request(fd, err) < 0)
         return -1;
     int count = 0, capacity = 0;
-    AUTO_FREE char *buffer = must_alloc(RECEIVE_SIZE);
+    AUTO_FREE char *buffer = must_buffer(RECEIVE_SIZE);
     *list = NULL;
     for (;;) {
         ssize_t got = recv(fd, buffer, RECEIVE_SIZE, 0);

@@ -79,7 +79,7 @@ int udp_queue_read(struct inet_socket *socket, struct error *err)
         memcpy(&offset, option->value, sizeof offset);
     if (set_offset(socket, 0, err) < 0)
         return -1;
-    AUTO_FREE char *buffer = must_alloc(DATAGRAM_MAXIMUM);
+    AUTO_FREE char *buffer = must_buffer(DATAGRAM_MAXIMUM);
     struct datagram datagram;
     int status = 0;
     while (status == 0 && peek(socket, buffer, &datagram)) {

@@ -139,7 +139,7 @@ static int check_complete(const struct unix_socket *socket, const struct peeked 
  */
 static int plain_bytes_before(const struct unix_socket *socket, int offset, size_t size, size_t *plain, struct error *err)
 {
-    AUTO_FREE char *buffer = must_alloc(size);
+    AUTO_FREE char *buffer = must_buffer(size);
     struct iovec io[2] = { { buffer, size - 1 }, { NULL, 1 } };
     struct msghdr header = { .msg_iov = io, .msg_iovlen = 2 };
     if (set_offset(socket, offset, err) < 0)
@@ -155,7 +155,7 @@ static int read_stream(struct world *world, struct unix_socket *socket, struct e
 {
     /* Not one byte further than what is unread: at the end of the queue the kernel would take out a pending error. */
     size_t offset = 0, unread = socket->diag.unread;
-    AUTO_FREE char *buffer = must_alloc(FIRST_BUFFER);
+    AUTO_FREE char *buffer = must_buffer(FIRST_BUFFER);
     while (offset < unread) {
         struct peeked peeked;
         size_t room = unread - offset < FIRST_BUFFER ? unread - offset : FIRST_BUFFER;
