@@ -24,7 +24,7 @@ up: setup
 down:
 	$(TCLONE) down
 
-setup: packages venv native link
+setup: packages venv native web link
 
 packages:
 	@scripts/setup packages
@@ -44,10 +44,14 @@ $(VENV)/.stamp-test: $(VENV)/.stamp requirements-test.lock | packages-test
 native: packages
 	@$(MAKE) --no-print-directory -C native
 
+web: static/vendor/.stamp
+static/vendor/.stamp: scripts/vendor.py scripts/web/package.json scripts/web/package-lock.json | packages
+	@if scripts/setup web; then touch $@; else echo "tclone set-up: no terminal in the portal's pages for now; 'make web' tries again" >&2; fi
+
 link: venv
 	@scripts/setup link
 
-test-setup: packages-test venv-test native
+test-setup: packages-test venv-test native web
 
 test: test-setup
 	TCLONE_CACHE=$(TCLONE_TEST_CACHE) $(PYTHON) -m pytest $(TESTS) --fail-on-skip -ra $(PYTEST_ARGS)
@@ -59,8 +63,8 @@ soak: test-setup
 	TCLONE_CACHE=$(TCLONE_TEST_CACHE) $(PYTHON) bench/soak.py
 
 clean:
-	rm -rf .pytest_cache test-artifacts tclone.egg-info
+	rm -rf .pytest_cache test-artifacts tclone.egg-info static/vendor
 	[ ! -f native/Makefile ] || $(MAKE) --no-print-directory -C native clean
 	find engine portal tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help up down setup packages packages-test venv venv-test native link test-setup test bench soak clean
+.PHONY: help up down setup packages packages-test venv venv-test native web link test-setup test bench soak clean

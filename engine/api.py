@@ -15,7 +15,10 @@ from typing import Any
 from aiohttp import WSCloseCode, web
 
 from engine import __version__, doctor, findings, logs
+from engine.api_changes import ChangeRoutes
 from engine.api_exec import serve_exec
+from engine.api_files import FileRoutes
+from engine.api_ports import PortRoutes
 from engine.config import DEFAULT_MEMORY
 from engine.errors import BadRequest, Conflict, EngineError, Internal
 from engine.events import Watcher
@@ -23,7 +26,7 @@ from engine.fork import Forker, ForkOptions
 from engine.identity import Identity
 from engine.image_service import ImageService
 from engine.manager import Launch, Manager
-from engine.stats import stats_of
+from engine.stats import Stats
 from engine.workspace import (
     DEFAULT_PIDS,
     MAX_COPIES,
@@ -81,6 +84,10 @@ class Api:
         self._forker = forker
         self._images = images
         self._users = users
+        self._usage = Stats(manager.cgroups)
+        self._files = FileRoutes(manager)
+        self._changes = ChangeRoutes(manager, self._files)
+        self._ports = PortRoutes(manager)
         self._under_way: dict[str, tuple[str, str, asyncio.Future[Any]]] = {}
         self._sockets: set[web.WebSocketResponse] = set()
 
@@ -106,9 +113,13 @@ class Api:
                 web.post("/v1/images/import", self._images.import_),
                 web.post("/v1/images/{name}/build", self._images.build),
                 web.delete("/v1/images/{ref}", self._images.remove),
+                *self._files.routes(),
+                *self._changes.routes(),
+                *self._ports.routes(),
             ]
         )
         app.on_shutdown.append(self._close_sockets)
+        app.on_cleanup.append(self._close_files)
         return app
 
     @web.middleware
@@ -125,6 +136,9 @@ class Api:
         for watcher in list(self._sockets):
             with contextlib.suppress(Exception):
                 await watcher.close(code=WSCloseCode.GOING_AWAY, message=b"the engine stops")
+
+    async def _close_files(self, _: web.Application) -> None:
+        self._files.close()
 
     # Workspaces
 
@@ -231,8 +245,8 @@ class Api:
     async def _stats(self, request: web.Request) -> web.Response:
         workspace = self._manager.find(request.match_info["ref"])
         upper = self._manager.storage.layer(workspace.id) / "upper"
-        figures = await asyncio.to_thread(stats_of, self._manager.cgroups, workspace.id, upper)
-        return web.json_response(figures)
+        self._usage.forget(self._manager.workspaces.keys())
+        return web.json_response(await self._usage.of(workspace.id, upper))
 
     async def _stream_token(self, request: web.Request) -> web.Response:
         workspace = self._manager.find(request.match_info["ref"])

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 import aiohttp
+from yarl import URL
 
 from engine.errors import EngineError, Internal, Unavailable, from_wire
 
@@ -158,6 +159,57 @@ class EngineClient:
     async def stats(self, ref: str) -> dict[str, Any]:
         return await self._json("GET", _path(ref, "/stats"))
 
+    # Servers inside
+
+    async def listeners(self, ref: str) -> list[dict[str, Any]]:
+        """What listens inside: [{"port", "address", "pid", "command", "host", "desktop"}]."""
+        return (await self._json("GET", _path(ref, "/listeners")))["listeners"]
+
+    async def publish(self, ref: str, container: int, host: int | None = None) -> dict[str, int]:
+        """Publish a port while the workspace runs: {"container", "host"}."""
+        return await self._json("POST", _path(ref, f"/ports/{container}"), {"host": host})
+
+    async def unpublish(self, ref: str, container: int) -> None:
+        await self._json("DELETE", _path(ref, f"/ports/{container}"))
+
+    # Files. Paths are bytes, as the kernel has them; text counts as UTF-8.
+
+    async def list_files(self, ref: str, path: bytes | str) -> dict[str, Any]:
+        """A directory inside: {"path", "entries", "truncated", "home"}."""
+        return await self._json("GET", _file_path(ref, "/files", path))
+
+    async def make_directory(self, ref: str, path: bytes | str) -> dict[str, Any]:
+        return await self._json("POST", _file_path(ref, "/directories", path))
+
+    async def remove_file(self, ref: str, path: bytes | str, *, recursive: bool = False) -> None:
+        await self._json("DELETE", _file_path(ref, "/files", path, recursive=int(recursive)))
+
+    @contextlib.asynccontextmanager
+    async def read_file(self, ref: str, path: bytes | str, headers: dict[str, str] | None = None) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A file as an answer whose `content` is read in pieces; `headers` may have Range, If-Range and If-None-Match."""
+        async with self._request("GET", _file_path(ref, "/file", path), headers=headers) as answer:
+            yield answer
+
+    async def write_file(
+        self, ref: str, path: bytes | str, data: bytes | AsyncIterator[bytes], *, size: int | None = None, overwrite: bool = False
+    ) -> dict[str, Any]:
+        """Write a file from bytes, or from pieces as they come (`size` in all, where it is known); its entry."""
+        headers = {"Content-Type": "application/octet-stream"}
+        if size is not None:
+            headers["Content-Length"] = str(size)
+        path = _file_path(ref, "/file", path, overwrite=int(overwrite))
+        async with self._request("PUT", path, data=data, headers=headers) as answer:
+            return await answer.json()
+
+    async def changes(self, ref: str, base: str = "parent") -> AsyncIterator[dict[str, Any]]:
+        """What differs from `parent`, `image` or another workspace: change objects, the last one {"done": {…}}."""
+        async for line in self._lines(_path(ref, f"/diff?base={quote(base, safe='')}"), None, "GET"):
+            yield line
+
+    async def compare_file(self, ref: str, path: bytes | str, base: str = "parent") -> dict[str, Any]:
+        """One file beside that of `base`: {"diff", "binary", "same", …}."""
+        return await self._json("GET", _file_path(ref, "/diff/file", path, base=base))
+
     async def stream_token(self, ref: str) -> dict[str, Any]:
         """{"port", "token"} of the workspace's desktop; Conflict until it is ready."""
         return await self._json("GET", _path(ref, "/stream-token"))
@@ -246,9 +298,13 @@ class EngineClient:
     # Plumbing
 
     @contextlib.asynccontextmanager
-    async def _request(self, method: str, path: str, body: object = None) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _request(
+        self, method: str, path: str, body: object = None, *, data: object = None, headers: dict[str, str] | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        # Encoded by us: what comes after a percent sign must arrive as it is, UTF-8 or not.
+        address = URL(_BASE + path, encoded=True)
         try:
-            async with self._open().request(method, _BASE + path, json=body, read_bufsize=_LINE_LIMIT) as answer:
+            async with self._open().request(method, address, json=body, data=data, headers=headers, read_bufsize=_LINE_LIMIT) as answer:
                 if answer.status >= 400:
                     raise await _error_of(answer)
                 yield answer
@@ -281,8 +337,8 @@ class EngineClient:
         async with self._request(method, path, body) as answer:
             return None if answer.status == 204 else await answer.json()
 
-    async def _lines(self, path: str, body: object) -> AsyncIterator[dict[str, Any]]:
-        async with self._request("POST", path, body) as answer:
+    async def _lines(self, path: str, body: object, method: str = "POST") -> AsyncIterator[dict[str, Any]]:
+        async with self._request(method, path, body) as answer:
             async for line in answer.content:
                 item = json.loads(line)
                 if "error" in item:
@@ -306,3 +362,8 @@ def _error_from(error: dict[str, Any]) -> EngineError:
 
 def _path(ref: str, rest: str = "") -> str:
     return f"/v1/workspaces/{quote(ref, safe='')}{rest}"
+
+
+def _file_path(ref: str, rest: str, path: bytes | str, **fields: object) -> str:
+    more = "".join(f"&{name}={quote(str(value), safe='')}" for name, value in fields.items())
+    return _path(ref, f"{rest}?path={quote(path, safe='/')}{more}")

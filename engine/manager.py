@@ -230,8 +230,11 @@ class Manager:
 
     def mount_root_now(self, workspace: Workspace, layer: Path) -> int:
         """As mount_root, for a thread of the runtime."""
-        lower = [self.tools.layer(workspace.tools_digest), self.images.rootfs(workspace.image_digest)]
-        return overlay.mount_overlay(lower, layer / "upper", layer / "work")
+        return overlay.mount_overlay(self.lower_layers(workspace), layer / "upper", layer / "work")
+
+    def lower_layers(self, workspace: Workspace) -> list[Path]:
+        """The read-only layers below a workspace's upper, topmost first."""
+        return [self.tools.layer(workspace.tools_digest), self.images.rootfs(workspace.image_digest)]
 
     async def _await_ready(self, workspace: Workspace, started: float) -> None:
         report = self.progress(workspace, "launch", started)

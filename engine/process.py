@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine import bundle, runtime, syscalls
-from engine.errors import BadRequest, Conflict, Internal
+from engine.account import Account, find_account
+from engine.errors import Conflict, Internal
 from engine.runtime import Runtime
 from engine.tools import Tools
 from engine.waiting import readable
 from engine.workspace import Workspace
 
-_PASSWD_LIMIT = 1 << 20
 _CONSOLE_SECONDS = 10.0
 _KILL_SECONDS = 1.0
 _NOT_EXECUTABLE = 126
@@ -47,15 +47,6 @@ class Command:
     tty: bool = False
     rows: int = 24
     cols: int = 80
-
-
-@dataclass(frozen=True)
-class _Account:
-    uid: int
-    gid: int
-    name: str
-    home: str
-    groups: list[int]
 
 
 class _OutputProtocol(asyncio.StreamReaderProtocol):
@@ -228,7 +219,7 @@ class Executor:
         """Start a command. Raises Conflict when the workspace does not run, BadRequest for an unknown user."""
         if not workspace.pid or not workspace.alive:
             raise Conflict(f"{workspace.id} is not running; it is {workspace.state.value}")
-        account = await asyncio.to_thread(_find_account, workspace, command.user)
+        account = await asyncio.to_thread(find_account, workspace, command.user)
         session = Session(workspace.id, self._scratch / uuid.uuid4().hex)
         # A workspace that an older engine launched has its init, too.
         waits = command.tty and workspace.tools_digest == self._tools.digest
@@ -331,7 +322,7 @@ async def _read_some(stream: asyncio.StreamReader) -> bytes:
     return bytes(kept)
 
 
-def _environment(workspace: Workspace, command: Command, account: _Account) -> dict[str, str]:
+def _environment(workspace: Workspace, command: Command, account: Account) -> dict[str, str]:
     """The workspace's own environment, who it is, the account's names, then what the caller gave."""
     env = {"PATH": bundle.DEFAULT_PATH, **workspace.env, **workspace.variables()}
     env.update({"HOME": account.home, "USER": account.name, "LOGNAME": account.name})
@@ -340,53 +331,7 @@ def _environment(workspace: Workspace, command: Command, account: _Account) -> d
     return env | command.env
 
 
-def _directory(workspace: Workspace, command: Command, account: _Account) -> str:
+def _directory(workspace: Workspace, command: Command, account: Account) -> str:
     if command.cwd is not None:
         return command.cwd
     return workspace.workdir if account.uid == 0 else account.home
-
-
-def _find_account(workspace: Workspace, user: str) -> _Account:
-    """Look `user` (a name, a number, or `uid:gid`) up in the workspace's own /etc/passwd and /etc/group."""
-    try:
-        root = syscalls.open_of_process(workspace.pid, workspace.pid_start, "root", os.O_PATH | os.O_DIRECTORY)
-    except ProcessLookupError:
-        raise Conflict(f"the first process of {workspace.id} has ended") from None
-    try:
-        passwd, group = _table(root, "/etc/passwd"), _table(root, "/etc/group")
-    finally:
-        os.close(root)
-    name, _, wanted = user.partition(":")
-    wanted_gid = _id(wanted)
-    for row in passwd:
-        if len(row) < 6 or name not in (row[0], row[2]):
-            continue
-        uid, gid = _id(row[2]), _id(row[3])
-        if uid is None or gid is None:
-            continue
-        lines = (line for line in group if len(line) >= 4 and row[0] in line[3].split(","))
-        groups = [number for number in (_id(line[2]) for line in lines) if number is not None]
-        return _Account(uid, gid if wanted_gid is None else wanted_gid, row[0], row[5] or "/", groups)
-    if name in ("root", "0"):
-        return _Account(0, wanted_gid or 0, "root", "/root", [])
-    uid = _id(name)
-    if uid is not None:
-        return _Account(uid, uid if wanted_gid is None else wanted_gid, name, "/", [])
-    raise BadRequest(f"no user {name[:80]!r} in the workspace; its /etc/passwd lists them")
-
-
-def _id(text: str) -> int | None:
-    """A user's or group's number as a workspace may write it; None for anything else, as -1, which means nobody, is."""
-    if not text.isascii() or not text.isdecimal() or len(text) > 10 or int(text) >= (1 << 32) - 1:
-        return None
-    return int(text)
-
-
-def _table(root: int, path: str) -> list[list[str]]:
-    """Colon-separated lines of a file that the workspace controls; empty when it is missing or not a plain file."""
-    try:
-        fd = syscalls.open_regular_inside(root, path)
-    except OSError:
-        return []
-    with os.fdopen(fd, "rb") as file:
-        return [line.split(":") for line in file.read(_PASSWD_LIMIT).decode(errors="replace").splitlines()]

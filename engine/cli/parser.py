@@ -136,9 +136,15 @@ def _workspace_commands(commands: "argparse._SubParsersAction[argparse.ArgumentP
     inspect = _command(commands, "inspect", "print everything known about workspaces, as JSON", "tclone inspect desk")
     inspect.add_argument("workspaces", type=values.reference, nargs="+", metavar="WS")
 
-    port = _command(commands, "port", "list published ports", "tclone port desk", "curl localhost:$(tclone port desk 3000)")
+    port = _command(
+        commands, "port", "list, publish and unpublish ports", "tclone port desk", "curl localhost:$(tclone port desk 3000)",
+        "tclone port desk 4000 --publish",
+    )  # fmt: skip
     _workspace(port)
     port.add_argument("container", nargs="?", type=values.port, metavar="CTR", help="print only the host port of this one")
+    change = port.add_mutually_exclusive_group()
+    change.add_argument("--publish", action="store_true", help="publish CTR now, on a free host port, and print that")
+    change.add_argument("--unpublish", action="store_true", help="stop publishing CTR")
     _json(port)
 
     stats = _command(commands, "stats", "print use of processor, memory, processes and disk", "tclone stats", "tclone stats desk --json")

@@ -12,7 +12,7 @@ from engine.cli import output, values
 from engine.cli.output import Progress
 from engine.client import EngineClient
 from engine.config import Config
-from engine.errors import EngineError, Internal, NotFound, Unsupported
+from engine.errors import BadRequest, EngineError, Internal, NotFound, Unsupported
 
 _LISTED = ("id", "name", "kind", "state", "parent", "image", "ports", "created")
 
@@ -171,7 +171,15 @@ async def inspect(client: EngineClient, arguments: argparse.Namespace) -> int:
 
 
 async def port(client: EngineClient, arguments: argparse.Namespace) -> int:
-    """All published ports, or the host side of one."""
+    """All published ports, or the host side of one; or publish or unpublish one."""
+    if arguments.publish or arguments.unpublish:
+        if arguments.container is None:
+            raise BadRequest("name the port inside the workspace that is to be published or not")
+        if arguments.unpublish:
+            await client.unpublish(arguments.workspace, arguments.container)
+        else:
+            print((await client.publish(arguments.workspace, arguments.container))["host"])
+        return 0
     workspace = await client.get(arguments.workspace)
     ports: dict[str, int] = workspace["ports"]
     if arguments.container is not None:

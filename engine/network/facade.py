@@ -22,6 +22,7 @@ from engine.network.errors import ConnectError
 from engine.network.fdserver import FdServer
 from engine.network.firewall import ruleset
 from engine.network.gate import Budget, Gate, Listeners
+from engine.network.listening import TcpListener, listening
 from engine.network.namespace import NetworkNamespace
 from engine.network.policy import HostAddresses, Level, Policy, read_local_routes
 from engine.network.policy import Network as IpNetwork
@@ -125,6 +126,24 @@ class Network:
                 raise Conflict(f"{workspace_id} has its published ports already")
             self._ports.release(workspace_id)
             return self._ports.allocate(workspace_id, ports)
+
+    async def publish_one(self, workspace_id: str, port: PortRequest) -> int:
+        """Publish one more port of a workspace; its host port. Raises NotFound, Conflict, LimitReached, BadRequest."""
+        async with self._exclusive(workspace_id):
+            self._entry(workspace_id)
+            return self._ports.add(workspace_id, port)
+
+    async def unpublish(self, workspace_id: str, container: int) -> None:
+        """Close one published port; new connections are refused from now on. Raises NotFound."""
+        async with self._exclusive(workspace_id):
+            self._entry(workspace_id)
+            self._ports.remove(workspace_id, container)
+
+    async def tcp_listeners(self, workspace_id: str) -> list[TcpListener]:
+        """What listens in a workspace's namespace, but for the engine's own gate. Raises NotFound."""
+        entry = self._entry(workspace_id)
+        own = entry.gate.inodes()
+        return [item for item in await self._make(listening, entry.namespace) if item.inode not in own]
 
     async def adopt(self, workspace_id: str, policy: str, ports: Mapping[int, int]) -> NetworkHandle:
         """After a restart: find the namespace again, make gate and listeners anew. Raises NotFound when the namespace is gone.

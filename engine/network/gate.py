@@ -14,6 +14,7 @@ import contextlib
 import errno
 import functools
 import logging
+import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -78,6 +79,10 @@ class Listeners:
 
     def ports(self) -> GatePorts:
         return GatePorts(*(one.getsockname()[1] for one in (self.tcp, self.dns_udp, self.dns_tcp)))
+
+    def inodes(self) -> set[int]:
+        """Their numbers in the kernel's tables of the namespace."""
+        return {os.fstat(one.fileno()).st_ino for one in (self.tcp, self.dns_udp, self.dns_tcp)}
 
     def close(self) -> None:
         for one in (self.tcp, self.dns_udp, self.dns_tcp):
@@ -165,6 +170,10 @@ class Gate:
     @property
     def connections(self) -> int:
         return len(self._connections)
+
+    def inodes(self) -> set[int]:
+        """The numbers of its listeners: they lie in the workspace's namespace and are none of the workspace's."""
+        return self._listeners.inodes() if self._listeners is not None else set()
 
     async def start(self, listeners: Listeners | None = None) -> None:
         """Make the listeners and let the rules lead to them. Raises Unavailable, Internal, OSError.

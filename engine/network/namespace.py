@@ -247,6 +247,13 @@ class NetworkNamespace:
         made.setblocking(False)
         return made
 
+    def open_table(self, name: str) -> int:
+        """A descriptor of /proc/net/`name` as it is in this namespace. Raises NotFound once it is closed, OSError."""
+        with self._in_use:
+            self._check_open()
+            with syscalls.namespace_of(self.fd, syscalls.CLONE_NEWNET, "net"):
+                return os.open(f"/proc/thread-self/net/{name}", os.O_RDONLY | os.O_CLOEXEC)
+
     def apply(self, ruleset: str) -> None:
         """Replace the rules, all at once. Raises Unavailable, Internal."""
         with self._in_use, _returning():

@@ -136,6 +136,36 @@ class PortTable:
         self._by_workspace.setdefault(workspace, {})
         return self.ports(workspace)
 
+    def add(self, workspace: str, request: PortRequest) -> int:
+        """Publish one more port of a workspace; its host port. One that is published already stays where it is.
+
+        Raises BadRequest, Conflict, LimitReached.
+        """
+        check_port(request.container, "the container port")
+        ports = self._by_workspace.setdefault(workspace, {})
+        existing = ports.get(request.container)
+        if existing is not None:
+            if request.host not in (None, existing.host):
+                raise Conflict(f"port {request.container} of {workspace} is published at {existing.host} already; unpublish it first")
+            return existing.host
+        if len(ports) >= _MOST_PER_WORKSPACE:
+            raise LimitReached(f"{workspace} has {len(ports)} published ports; at most {_MOST_PER_WORKSPACE} are allowed")
+        if request.host is None:
+            made = self._any(workspace, request.container)
+        else:
+            made = self._one(workspace, request.container, check_port(request.host, "the host port"))
+        ports[request.container] = made
+        return made.host
+
+    def remove(self, workspace: str, container: int) -> None:
+        """Close one published port. Raises NotFound."""
+        port = self._by_workspace.get(workspace, {}).pop(container, None)
+        if port is None:
+            raise NotFound(f"{workspace} does not publish port {container}")
+        port.close()
+        self._released[port.host] = time.time()
+        self._save()
+
     def _check(self, workspace: str, requests: Sequence[PortRequest]) -> None:
         if workspace in self._by_workspace:
             raise Conflict(f"{workspace} has its published ports already")

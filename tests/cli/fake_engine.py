@@ -31,6 +31,8 @@ class FakeEngine:
             [
                 web.get("/v1/health", self._health),
                 web.get("/v1/doctor", self._doctor),
+                web.post("/v1/workspaces/{ref}/ports/{port}", self._publish),
+                web.delete("/v1/workspaces/{ref}/ports/{port}", self._unpublish),
                 web.post("/v1/workspaces", self._launch),
                 web.get("/v1/workspaces", self._list),
                 web.get(one, self._get),
@@ -121,6 +123,15 @@ class FakeEngine:
 
     async def _remove(self, request: web.Request) -> web.Response:
         del self.workspaces[self._find(request)["id"]]
+        return web.Response(status=204)
+
+    async def _publish(self, request: web.Request) -> web.Response:
+        port = request.match_info["port"]
+        host = self._find(request)["ports"].setdefault(port, 45000)
+        return web.json_response({"container": int(port), "host": host}, status=201)
+
+    async def _unpublish(self, request: web.Request) -> web.Response:
+        del self._find(request)["ports"][request.match_info["port"]]
         return web.Response(status=204)
 
     async def _fork(self, request: web.Request) -> web.Response:

@@ -141,6 +141,10 @@ async def test_port(engine: FakeEngine, tclone: Tclone) -> None:
     assert (await tclone("port", "desk")).out == "3000 -> localhost:43827\n8000 -> localhost:42000\n"
     assert (await tclone("port", "desk", "8000")).out == "42000\n"
     assert (await tclone("port", "desk", "--json")).json() == {"8000": 42000, "3000": 43827}
+    assert (await tclone("port", "desk", "4000", "--publish")).out == "45000\n"
+    assert (await tclone("port", "desk", "8000", "--unpublish")).out == ""
+    assert (await tclone("port", "desk", "--json")).json() == {"4000": 45000, "3000": 43827}
+    assert (await tclone("port", "desk", "--publish")).status == 2
     missing = await tclone("port", "desk", "22")
     assert missing.status == 4 and "ws-1 does not publish port 22" in missing.err
 
