@@ -10,10 +10,11 @@ from pathlib import Path
 
 from aiohttp import web
 
-from engine.api_files import FileRoutes, path_of, query
+from engine.api_files import FileRoutes
 from engine.changes import Comparison, compare_file
-from engine.errors import BadRequest, Conflict, LimitReached, from_oserror
+from engine.errors import Conflict, LimitReached, from_oserror
 from engine.manager import Manager
+from engine.query import base_of, path_of
 from engine.views import View
 from engine.workspace import Workspace
 
@@ -79,10 +80,7 @@ class ChangeRoutes:
 
     def _base(self, workspace: Workspace, request: web.Request) -> Workspace | None:
         """Whom to compare with; None for the image. Raises BadRequest, NotFound, Conflict."""
-        try:
-            wanted = query(request).get("base", b"parent").decode("ascii")
-        except UnicodeDecodeError:
-            raise BadRequest("base must be `parent`, `image`, an id or a name") from None
+        wanted = base_of(request)
         if wanted == "image":
             return None
         if wanted == "parent":

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
-from urllib.parse import unquote_to_bytes
 
 from aiohttp import web
 
 from engine import files
 from engine.errors import BadRequest, Conflict, LimitReached, NoSpace, Unavailable
 from engine.manager import Manager
+from engine.query import path_of, switch
 from engine.threads import in_thread
 from engine.workspace import Workspace
 
@@ -148,29 +148,6 @@ def _counted(counter: Counter[str], key: str):
         counter[key] -= 1
         if counter[key] <= 0:
             del counter[key]
-
-
-def query(request: web.Request) -> dict[str, bytes]:
-    """The query as bytes: names of files need not be UTF-8. Raises BadRequest when a field comes twice."""
-    found: dict[str, bytes] = {}
-    for field in request.rel_url.raw_query_string.split("&"):
-        name, _, value = field.partition("=")
-        if name in found:
-            raise BadRequest(f"{name[:40]} is given twice")
-        if name:
-            found[name] = unquote_to_bytes(value.replace("+", "%20"))
-    return found
-
-
-def path_of(request: web.Request) -> bytes:
-    return files.check_path(query(request).get("path", b""))
-
-
-def switch(request: web.Request, name: str) -> bool:
-    value = query(request).get(name, b"0")
-    if value not in (b"0", b"1"):
-        raise BadRequest(f"{name} must be 0 or 1")
-    return value == b"1"
 
 
 def _range(request: web.Request, size: int, tag: str) -> tuple[int, int, bool]:

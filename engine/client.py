@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import uuid
 from collections.abc import AsyncIterator
@@ -197,8 +198,8 @@ class EngineClient:
         headers = {"Content-Type": "application/octet-stream"}
         if size is not None:
             headers["Content-Length"] = str(size)
-        path = _file_path(ref, "/file", path, overwrite=int(overwrite))
-        async with self._request("PUT", path, data=data, headers=headers) as answer:
+        body = io.BytesIO(data) if isinstance(data, bytes) else data
+        async with self._request("PUT", _file_path(ref, "/file", path, overwrite=int(overwrite)), data=body, headers=headers) as answer:
             return await answer.json()
 
     async def changes(self, ref: str, base: str = "parent") -> AsyncIterator[dict[str, Any]]:

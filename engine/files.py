@@ -28,7 +28,6 @@ from engine.workspace import Workspace
 MOST_ENTRIES = 10_000
 _MOST_LINKS = 1_000
 _MOST_REMOVED = 200_000
-_LONGEST_PATH = 4095
 _LONGEST_SHOWN = 300
 
 _INSIDE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_XDEV
@@ -38,15 +37,6 @@ _KINDS = {
     stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link", stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket",
     stat.S_IFCHR: "device", stat.S_IFBLK: "device",
 }  # fmt: skip
-
-
-def check_path(path: bytes) -> bytes:
-    """An absolute path, without a slash at its end. Raises BadRequest."""
-    if not path.startswith(b"/") or b"\0" in path:
-        raise BadRequest("path must be absolute and without NUL")
-    if len(path) > _LONGEST_PATH:
-        raise BadRequest(f"path has {len(path)} bytes; at most {_LONGEST_PATH} are allowed")
-    return path.rstrip(b"/") or b"/"
 
 
 def shown(path: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -10,14 +11,17 @@ from engine.config import Config
 from portal import audit, security
 from portal.api import control as api_control
 from portal.api.administration import Administration
+from portal.api.files import Files
 from portal.api.images import Images
 from portal.api.logins import Logins
+from portal.api.ports import Ports
 from portal.api.workspaces import Workspaces
 from portal.builds import Builds
 from portal.database import Database
 from portal.feed import Feed
 from portal.housekeeping import Housekeeping
 from portal.identity import Identity
+from portal.inside import Inside
 from portal.leases import Leases
 from portal.lifetimes import Lifetimes
 from portal.live import Live
@@ -31,6 +35,7 @@ from portal.quotas import Quotas
 from portal.routes import Router
 from portal.settings import Settings, SettingsStore
 from portal.sessions import ABSOLUTE_SECONDS, IDLE_SECONDS, Sessions
+from portal.terminal import Terminals
 from portal.tickets import Tickets
 
 _BODY_LIMIT = 64 * 1024
@@ -67,6 +72,9 @@ class Control:
         self.quotas = Quotas(self.feed, self.owners, self.settings)
         self._housekeeping = Housekeeping(self.feed, [self.owners, self.leases, self.lifetimes])
         self._live = Live(self.feed, self.sessions, self.identity, self.owners, self.leases, presence)
+        self._router = Router(self.identity, self.owners, self.leases, self.lifetimes)
+        self._inside = Inside(self.node)
+        self._terminals = Terminals(self._inside, self.sessions, self.identity, self._router)
         self.private = Private(self.sessions, self.tickets).application()
         self.public = self._public(Pages())
 
@@ -75,17 +83,21 @@ class Control:
         app = web.Application(middlewares=guards, client_max_size=_BODY_LIMIT)
         app[security.SESSIONS] = self.sessions
         logins = Logins(self.database, self.sessions, self.tickets)
+        files = Files(self._inside, self.identity, self._router)
         workspaces = Workspaces(self.node, self.feed, self.owners, self.tickets, self.quotas)
-        parts = [logins, workspaces, api_control.Control(self.leases, self.lifetimes), Images(self.builds), Administration(self.settings, self.quotas, self.feed, self.owners)]
+        administration = Administration(self.settings, self.quotas, self.feed, self.owners)
+        control = api_control.Control(self.leases, self.lifetimes)
+        parts = [logins, workspaces, control, Images(self.builds), Ports(self._inside), files, administration]
         routes = [route for part in parts for route in part.routes()]
         app.add_routes([*pages.routes(), *self._live.routes(), *logins.open_routes()])
-        app.add_routes(Router(self.identity, self.owners, self.leases, self.lifetimes).bind(routes))
+        app.add_routes([*self._terminals.routes(), *files.form_routes()])
+        app.add_routes(self._router.bind(routes))
         app.on_response_prepare.append(security.add_headers)
         app.on_shutdown.append(self._close_pages)
         return app
 
     async def _close_pages(self, _: web.Application) -> None:
-        await self._live.close()
+        await asyncio.gather(self._live.close(), self._terminals.close())
 
     async def open(self) -> None:
         """Raises sqlite3.Error or OSError when the database cannot be used."""

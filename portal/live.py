@@ -50,7 +50,7 @@ class Live:
         self._sockets.add(socket)
         present = None
         try:
-            hello = await _hello(socket)
+            hello = await hello_of(socket)
             if hello is None:
                 await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"the first message must be a hello")
                 return socket
@@ -79,7 +79,7 @@ class Live:
         view = View(self._owners, principal)
         tasks = [
             asyncio.create_task(_send(socket, events, view)),
-            asyncio.create_task(_until_ended(principal.session, ended)),
+            asyncio.create_task(until_ended(principal.session, ended)),
             asyncio.create_task(self._receive(socket, principal.session)),
         ]
         try:
@@ -141,7 +141,8 @@ async def _send(socket: web.WebSocketResponse, events: Queue, view: View) -> Non
             await socket.send_json(shown)
 
 
-async def _hello(socket: web.WebSocketResponse) -> dict[str, Any] | None:
+async def hello_of(socket: web.WebSocketResponse) -> dict[str, Any] | None:
+    """A socket's first message, which has the session key; None when it is something else or does not come."""
     try:
         message = await socket.receive(timeout=_HELLO_SECONDS)
     except TimeoutError:
@@ -161,7 +162,7 @@ def _object(message: WSMessage) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-async def _until_ended(session: Session | None, ended: asyncio.Queue[Ended | None]) -> bool:
+async def until_ended(session: Session | None, ended: asyncio.Queue[Ended | None]) -> bool:
     """True when this session ended; False when the watch broke and the page should come back."""
     while (item := await ended.get()) is not None:
         if session is not None and item[0] == session.id:

@@ -95,18 +95,27 @@ class Node:
 
     async def build(self, image: str) -> AsyncIterator[dict[str, Any]]:
         """Progress of a build as the engine reports it; ends after `done` or `error`."""
-        with _translated():
+        with translated():
             async for line in self._client.build(image):
                 yield line if isinstance(line, dict) else {}
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
         """The engine's events for ever; `{"type": "disconnected"}` when the connection is lost. Raises BadAnswer."""
-        with _translated():
+        with translated():
             async for event in self._client.events():
                 yield event
 
+    @property
+    def client(self) -> EngineClient:
+        """For what has no time limit; within `translated()`."""
+        return self._client
+
+    async def bounded(self, call: Awaitable[T], work: bool = False) -> T:
+        """Wait for a call of the client as long as patience goes (`work`: as for launch and removal)."""
+        return await self._bounded(call, self._patience.work if work else self._patience.read)
+
     async def _bounded(self, call: Awaitable[T], seconds: float) -> T:
-        with _translated():
+        with translated():
             try:
                 async with asyncio.timeout(seconds):
                     return await call
@@ -117,7 +126,7 @@ class Node:
 
 
 @contextlib.contextmanager
-def _translated():
+def translated():
     """Turn what a broken or absent engine causes into the exceptions named above."""
     try:
         yield

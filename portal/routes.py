@@ -69,9 +69,7 @@ class Router:
     def _guarded(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def serve(request: web.Request) -> web.StreamResponse:
             principal = self._identity.of(request)
-            if not principal.may(route.scope):
-                raise Forbidden(f"this needs the scope {route.scope}; {_held(principal)}")
-            workspace = self._workspace(request, principal) if "{id}" in route.path else ""
+            workspace = self.admit(request, principal, route.scope)
             body = await parsed(request, route.body) if route.body is not None else None
             if route.acts:
                 self._leases.check(principal, workspace)
@@ -79,6 +77,12 @@ class Router:
             return await route.handler(Call(request, principal, workspace, body))
 
         return serve
+
+    def admit(self, request: web.Request, principal: Principal, scope: Scope) -> str:
+        """The workspace in the request's path, empty where it has none. Raises Forbidden, Malformed, NoWorkspace."""
+        if not principal.may(scope):
+            raise Forbidden(f"this needs the scope {scope}; {_held(principal)}")
+        return self._workspace(request, principal) if "id" in request.match_info else ""
 
     def _workspace(self, request: web.Request, principal: Principal) -> str:
         identity = request.match_info["id"]

@@ -104,9 +104,18 @@ async def same_origin(request: web.Request, handler: Handler) -> web.StreamRespo
     unsafe = request.method not in _SAFE or request.headers.get(hdrs.UPGRADE) is not None
     if unsafe and hdrs.AUTHORIZATION not in request.headers:
         require_same_origin(request)
-    if request.method not in _SAFE and request.body_exists and request.content_type != "application/json":
-        raise CrossSite("the body must be application/json")
+    if request.method not in _SAFE and request.body_exists and request.content_type not in _bodies(request):
+        raise CrossSite(f"the body must be {_bodies(request)[-1]}")
     return await handler(request)
+
+
+def _bodies(request: web.Request) -> tuple[str, ...]:
+    """Types of body that are taken: such as a form of another site cannot send, but for the one that shows the session key itself."""
+    if request.method == "PUT":
+        return ("application/octet-stream", "application/json")
+    if request.path.endswith("/download"):
+        return ("application/x-www-form-urlencoded",)
+    return ("application/json",)
 
 
 def require_same_origin(request: web.Request) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from aiohttp import web
 
 from engine.errors import BadRequest, Conflict, EngineError, NotFound, from_wire
+from tests.portal.fake_inside import FakeInside
 
 LAUNCH_PHASES = ("network", "root file system", "container", "first command", "stream server", "first picture")
 FORK_PHASES = (("preflight", 3.1), ("sync", 17.4), ("frozen", 21.9), ("captured", 61.0), ("rebuilt", 158.2), ("resumed", 301.7))
@@ -45,6 +46,7 @@ class FakeEngine:
         self.calls: list[tuple[str, Any]] = []
         self.log_text = "init: started\ntmux: server ready\n"
         self.launch_fails: str | None = None
+        self.inside = FakeInside(self._find, self.changed)
         self._refusals: dict[str, EngineError] = {}
         self._numbers = itertools.count(1)
         self._hosts = itertools.count(43827)
@@ -76,6 +78,7 @@ class FakeEngine:
                 web.get("/v1/events", self._events),
                 web.get("/v1/images", self._images),
                 web.post("/v1/images/{name}/build", self._build),
+                *self.inside.routes(),
             ]
         )
         self._runner = web.AppRunner(app, shutdown_timeout=0.2, handler_cancellation=True)

@@ -1,0 +1,135 @@
+"""Files of a workspace, and what of them differs from its parent's. Bytes pass through in pieces, at the pace of the slower side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from urllib.parse import unquote_to_bytes
+
+from aiohttp import hdrs, web
+
+from engine.query import base_of, check_path, path_of, switch
+from portal import audit
+from portal.errors import Malformed
+from portal.identity import Identity
+from portal.inside import Inside, read_headers
+from portal.principal import Scope
+from portal.routes import PREFIX, Call, Route, Router
+
+_PIECE = 256 << 10
+
+
+class Files:
+    """`/workspaces/{id}/files`, `/directories`, `/file`, `/diff`, `/diff/file`."""
+
+    def __init__(self, inside: Inside, identity: Identity, router: Router) -> None:
+        self._inside = inside
+        self._identity = identity
+        self._router = router
+
+    def form_routes(self) -> list[web.RouteDef]:
+        """For a browser that saves a file: a form streams it to disk, with the session key in the form and in no address."""
+        return [web.post(PREFIX + "/workspaces/{id}/download", self._save)]
+
+    async def _save(self, request: web.Request) -> web.StreamResponse:
+        form = await request.post()
+        principal = self._identity.of_socket(request, form.get("key"))
+        workspace = self._router.admit(request, principal, Scope.READ)
+        path = form.get("path")
+        if not isinstance(path, str):
+            raise Malformed("path must be an absolute path in the workspace")
+        return await self._download(request, workspace, check_path(unquote_to_bytes(path)))
+
+    def routes(self) -> list[Route]:
+        one = "/workspaces/{id}"
+        path = {"path": "absolute path inside, percent-encoded"}
+        base = {"base": "`parent`, `image` or the id of a workspace of the same image"}
+        return [
+            Route("GET", one + "/files", Scope.READ, self._list, "A directory's entries", answers={200: "the directory"}, query=path),
+            Route("DELETE", one + "/files", Scope.CONTROL, self._remove, "Remove a file or directory", answers={204: "it is gone"},
+                  query=path | {"recursive": "1: a directory and all that is in it"}),
+            Route("POST", one + "/directories", Scope.CONTROL, self._make, "Make a directory", answers={201: "its entry"}, query=path),
+            Route("GET", one + "/file", Scope.READ, self._read, "Download a file; ranges and HEAD work", answers={200: "its bytes"}, query=path),
+            Route("PUT", one + "/file", Scope.CONTROL, self._write, "Upload a file: its bytes as the body", answers={201: "its entry"},
+                  query=path | {"overwrite": "1: in place of a file that is there"}),
+            Route("GET", one + "/diff", Scope.READ, self._changes, "What differs", answers={200: "NDJSON of changes, last `done`"}, query=base),
+            Route("GET", one + "/diff/file", Scope.READ, self._compare, "One file's difference", answers={200: "the difference"},
+                  query=path | base),
+        ]  # fmt: skip
+
+    async def _list(self, call: Call) -> web.Response:
+        return web.json_response(await self._inside.list_files(call.workspace, path_of(call.request)))
+
+    async def _make(self, call: Call) -> web.Response:
+        made = await self._inside.make_directory(call.workspace, path_of(call.request))
+        audit.record("make-directory", user=call.principal.user, workspace=call.workspace)
+        return web.json_response(made, status=201)
+
+    async def _remove(self, call: Call) -> web.Response:
+        await self._inside.remove_file(call.workspace, path_of(call.request), switch(call.request, "recursive"))
+        audit.record("remove-file", user=call.principal.user, workspace=call.workspace)
+        return web.Response(status=204)
+
+    async def _read(self, call: Call) -> web.StreamResponse:
+        return await self._download(call.request, call.workspace, path_of(call.request))
+
+    async def _download(self, request: web.Request, workspace: str, path: bytes) -> web.StreamResponse:
+        """A file as an attachment: what a workspace holds never runs as a page of the portal."""
+        asked = {name: request.headers[name] for name in ("Range", "If-Range", "If-None-Match") if name in request.headers}
+        async with self._inside.read_file(workspace, path, asked) as source:
+            headers = read_headers(source) | {
+                hdrs.CONTENT_TYPE: "application/octet-stream", hdrs.CONTENT_DISPOSITION: attachment(path), hdrs.CACHE_CONTROL: "private, no-cache",
+            }  # fmt: skip
+            answer = web.StreamResponse(status=source.status, headers=headers)
+            await answer.prepare(request)
+            if request.method == "HEAD" or source.status == 304:
+                return answer
+            try:
+                async for piece in source.content.iter_chunked(_PIECE):
+                    await answer.write(piece)
+            except Exception:
+                # Half of it has gone out: a connection that breaks off tells the browser that this is not all.
+                if request.transport is not None:
+                    request.transport.abort()
+                raise
+        return answer
+
+    async def _write(self, call: Call) -> web.Response:
+        request = call.request
+        if request.content_type != "application/octet-stream":
+            raise Malformed("a file is sent as application/octet-stream")
+        overwrite = switch(request, "overwrite")
+        pieces = _pieces(request)
+        entry = await self._inside.write_file(call.workspace, path_of(request), pieces, request.content_length, overwrite)
+        audit.record("upload", user=call.principal.user, workspace=call.workspace, size=entry.get("size"))
+        return web.json_response(entry, status=201)
+
+    async def _changes(self, call: Call) -> web.StreamResponse:
+        found = self._inside.changes(call.workspace, base_of(call.request))
+        try:
+            # Before the answer begins, so that what fails at once is told as an error.
+            first = await anext(found)
+            answer = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "application/x-ndjson"})
+            await answer.prepare(call.request)
+            await answer.write(json.dumps(first).encode() + b"\n")
+            async for item in found:
+                await answer.write(json.dumps(item).encode() + b"\n")
+            return answer
+        finally:
+            await found.aclose()  # type: ignore[attr-defined]
+
+    async def _compare(self, call: Call) -> web.Response:
+        return web.json_response(await self._inside.compare_file(call.workspace, path_of(call.request), base_of(call.request)))
+
+
+async def _pieces(request: web.Request) -> AsyncIterator[bytes]:
+    while piece := await request.content.readany():
+        yield piece
+
+
+def attachment(path: bytes) -> str:
+    """The Content-Disposition that lets a browser save a file under its name."""
+    name = path.rstrip(b"/").rpartition(b"/")[2].decode(errors="replace")
+    plain = "".join(character if character.isascii() and (character.isalnum() or character in "-_.") else "_" for character in name)
+    quoted = "".join(chr(byte) if chr(byte).isalnum() and byte < 128 or chr(byte) in "-_." else f"%{byte:02X}" for byte in name.encode())
+    return f"attachment; filename=\"{plain[:200] or 'file'}\"; filename*=UTF-8''{quoted[:1000]}"

@@ -1,0 +1,52 @@
+"""Servers of a workspace: what listens inside, publishing and unpublishing it, and what the workspace uses."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from portal import audit
+from portal.errors import Malformed
+from portal.inside import Inside
+from portal.principal import Scope
+from portal.routes import Call, Route
+
+
+class Ports:
+    """`/workspaces/{id}/listeners`, `/ports/{port}`, `/stats`."""
+
+    def __init__(self, inside: Inside) -> None:
+        self._inside = inside
+
+    def routes(self) -> list[Route]:
+        one = "/workspaces/{id}"
+        return [
+            Route("GET", one + "/listeners", Scope.READ, self._listeners, "Servers that listen inside", answers={200: "listeners"}),
+            Route("POST", one + "/ports/{port}", Scope.CONTROL, self._publish, "Publish a port", answers={201: "container and host port"}),
+            Route("DELETE", one + "/ports/{port}", Scope.CONTROL, self._unpublish, "Stop publishing a port", answers={204: "it is closed"}),
+            Route("GET", one + "/stats", Scope.READ, self._stats, "Memory, disk, processor time", answers={200: "the figures"}),
+        ]
+
+    async def _listeners(self, call: Call) -> web.Response:
+        return web.json_response({"listeners": await self._inside.listeners(call.workspace)})
+
+    async def _publish(self, call: Call) -> web.Response:
+        port = _port(call)
+        made = await self._inside.publish(call.workspace, port)
+        audit.record("publish", user=call.principal.user, workspace=call.workspace, port=port, host=made.get("host"))
+        return web.json_response(made, status=201)
+
+    async def _unpublish(self, call: Call) -> web.Response:
+        port = _port(call)
+        await self._inside.unpublish(call.workspace, port)
+        audit.record("unpublish", user=call.principal.user, workspace=call.workspace, port=port)
+        return web.Response(status=204)
+
+    async def _stats(self, call: Call) -> web.Response:
+        return web.json_response(await self._inside.stats(call.workspace))
+
+
+def _port(call: Call) -> int:
+    text = call.request.match_info["port"]
+    if not text.isascii() or not text.isdecimal() or len(text) > 5 or not 1 <= int(text) <= 65535:
+        raise Malformed("the port must be a number from 1 to 65535")
+    return int(text)

@@ -1,0 +1,94 @@
+"""What the panels of a workspace's page ask of the engine: servers, files, changes, memory, a terminal. Errors are those of portal/node.py."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+
+from engine.client import ExecSession
+from portal.errors import BadAnswer
+from portal.node import Node, translated
+
+_USER = "@desktop"
+# A login shell of whoever the desktop belongs to; images need not have bash.
+_SHELL = ["/bin/sh", "-c", "cd; if [ -x /bin/bash ]; then exec /bin/bash -l; fi; exec /bin/sh -l"]
+# Of the engine's answer to a read that the browser may know.
+_READ_HEADERS = ("Content-Length", "Content-Range", "Accept-Ranges", "ETag", "Last-Modified")
+
+
+class Inside:
+    """One engine's workspaces, seen from inside."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def listeners(self, identity: str) -> list[dict[str, Any]]:
+        answer = await self._node.bounded(self._node.client.listeners(identity))
+        if not isinstance(answer, list):
+            raise BadAnswer("the engine's answer is not a list; see its log")
+        return [item for item in answer if isinstance(item, dict)]
+
+    async def publish(self, identity: str, port: int) -> dict[str, Any]:
+        return _object(await self._node.bounded(self._node.client.publish(identity, port)))
+
+    async def unpublish(self, identity: str, port: int) -> None:
+        await self._node.bounded(self._node.client.unpublish(identity, port))
+
+    async def stats(self, identity: str) -> dict[str, Any]:
+        return _object(await self._node.bounded(self._node.client.stats(identity)))
+
+    # Files
+
+    async def list_files(self, identity: str, path: bytes) -> dict[str, Any]:
+        return _object(await self._node.bounded(self._node.client.list_files(identity, path)))
+
+    async def make_directory(self, identity: str, path: bytes) -> dict[str, Any]:
+        return _object(await self._node.bounded(self._node.client.make_directory(identity, path)))
+
+    async def remove_file(self, identity: str, path: bytes, recursive: bool) -> None:
+        await self._node.bounded(self._node.client.remove_file(identity, path, recursive=recursive), work=True)
+
+    @contextlib.asynccontextmanager
+    async def read_file(self, identity: str, path: bytes, headers: dict[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The engine's answer, not read yet. No time limit: it takes as long as the browser takes."""
+        with translated():
+            async with self._node.client.read_file(identity, path, headers) as answer:
+                yield answer
+
+    async def write_file(self, identity: str, path: bytes, pieces: AsyncIterator[bytes], size: int | None, overwrite: bool) -> dict[str, Any]:
+        with translated():
+            return _object(await self._node.client.write_file(identity, path, pieces, size=size, overwrite=overwrite))
+
+    # Changes
+
+    async def changes(self, identity: str, base: str) -> AsyncIterator[dict[str, Any]]:
+        """Change objects; the last is {"done": {…}}."""
+        with translated():
+            async with contextlib.aclosing(self._node.client.changes(identity, base)) as found:
+                async for item in found:
+                    yield _object(item)
+
+    async def compare_file(self, identity: str, path: bytes, base: str) -> dict[str, Any]:
+        return _object(await self._node.bounded(self._node.client.compare_file(identity, path, base)))
+
+    # Terminal
+
+    @contextlib.asynccontextmanager
+    async def shell(self, identity: str, rows: int, cols: int) -> AsyncIterator[ExecSession]:
+        """A shell on a terminal of its own; it ends with the block."""
+        with translated():
+            async with self._node.client.exec(identity, _SHELL, user=_USER, tty=True, rows=rows, cols=cols) as session:
+                yield session
+
+
+def read_headers(answer: aiohttp.ClientResponse) -> dict[str, str]:
+    return {name: answer.headers[name] for name in _READ_HEADERS if name in answer.headers}
+
+
+def _object(answer: object) -> dict[str, Any]:
+    if not isinstance(answer, dict):
+        raise BadAnswer("the engine's answer is not an object; see its log")
+    return answer

@@ -1,0 +1,147 @@
+// What a workspace changed: against its parent, its image or another workspace; and one file of it line by line.
+
+import { button, h, icon } from "./dom.js";
+import { size } from "./format.js";
+import { compare, compareFile, decoded, download } from "./inside.js";
+import { Note, panelHead } from "./panel.js";
+import { store } from "./store.js";
+import { changes as words } from "./strings.js";
+
+const MOST_SHOWN = 2000;
+const MOST_LINES = 5000;
+const SIGNS = { added: "+", changed: "~", deleted: "−" };
+
+export class ChangesPanel {
+  #workspace = null;
+  #base = "parent";
+  #found = null;
+  #loading = 0;
+  #note = new Note();
+  #select = h("select", { id: "changes-base", on: { change: () => this.#compareWith(this.#select.value) } });
+  #list = h("ul", { className: "change-list" });
+  #file = h("div", { className: "file-diff", hidden: true });
+
+  constructor({ id }) {
+    this.id = id;
+    const refresh = button(words.refresh, { iconName: "reload", iconOnly: true, kind: "quiet", on: () => this.#compareWith(this.#base) });
+    const base = h("div", { className: "base" }, h("label", { htmlFor: "changes-base", textContent: words.against }), this.#select);
+    this.element = h("section", { className: "changes-panel" }, panelHead(words.title, refresh), base, this.#note.element, this.#list, this.#file);
+  }
+
+  update(workspace) {
+    this.#workspace = workspace;
+  }
+
+  /** With a path, show what became of that file. */
+  shown(path = null) {
+    this.#fillBases();
+    if (path !== null) this.#openFile(path);
+    else if (this.#found === null) this.#compareWith(this.#base);
+  }
+
+  #fillBases() {
+    const { parent, image } = this.#workspace;
+    const others = store.ordered().map(({ workspace }) => workspace).filter((other) => other.image === image && ![this.id, parent].includes(other.id));
+    const known = store.workspaces.get(parent);
+    const choices = known ? [["parent", words.parent(known.name)]] : [];
+    choices.push(["image", words.image(image)], ...others.map((other) => [other.id, `${other.name} (${other.id})`]));
+    if (!choices.some(([value]) => value === this.#base)) this.#base = choices[0][0];
+    this.#select.replaceChildren(...choices.map(([value, label]) => h("option", { value, textContent: label, selected: value === this.#base })));
+  }
+
+  async #compareWith(base) {
+    this.#base = base;
+    const number = (this.#loading += 1);
+    this.#closeFile();
+    this.#list.replaceChildren();
+    this.#note.say(words.comparing);
+    try {
+      const found = await compare(this.id, base);
+      if (number !== this.#loading) return;
+      this.#found = found;
+      this.#render();
+    } catch (failure) {
+      if (number === this.#loading) this.#note.say(failure.message, "error");
+    }
+  }
+
+  #render() {
+    const { changes, done } = this.#found;
+    const count = (kind) => changes.filter(({ change }) => change === kind).length;
+    const text = changes.length ? words.summary(count("added"), count("changed"), count("deleted")) : words.none;
+    this.#note.say(done.truncated || changes.length > MOST_SHOWN ? `${text} ${words.truncated(Math.min(MOST_SHOWN, changes.length))}` : text);
+    this.#list.replaceChildren(...changes.slice(0, MOST_SHOWN).map((change) => this.#row(change)));
+  }
+
+  #row({ change, path, encoded, kind, size: now, before }) {
+    const sign = h("span", { className: `sign ${change}`, textContent: SIGNS[change], title: words.kinds[change], aria: { hidden: "true" } });
+    const said = h("span", { className: "sr-only", textContent: `${words.kinds[change]}: ` });
+    const figure = kind !== "file" ? words.fileKinds[kind] ?? kind : now === null || before === null || now === before ? size(now ?? before) : `${size(before)} → ${size(now)}`;
+    const inner = [sign, said, h("span", { className: "change-path", textContent: path }), h("span", { className: "muted figure", textContent: figure })];
+    const content = kind === "file" ? h("button", { type: "button", className: "change", on: { click: () => this.#openFile(encoded) } }, ...inner) : h("div", { className: "change" }, ...inner);
+    return h("li", {}, content);
+  }
+
+  async #openFile(path) {
+    const number = (this.#loading += 1);
+    this.#list.hidden = true;
+    this.#file.hidden = false;
+    const back = button(words.back, { iconName: "left", on: () => this.#back() });
+    const save = button(words.save, { iconName: "download", kind: "quiet", on: () => download(this.id, path).catch((failure) => this.#note.say(failure.message, "error")) });
+    const head = h("div", { className: "file-diff-head" }, back, h("h3", { className: "mono", textContent: decoded(path) }), save);
+    this.#file.replaceChildren(head);
+    this.#note.say(words.comparing);
+    back.focus();
+    try {
+      const found = await compareFile(this.id, path, this.#base);
+      if (number !== this.#loading) return;
+      save.hidden = found.size === null;
+      this.#note.say("");
+      this.#file.append(found.same ? h("p", { className: "panel-hint", textContent: words.same }) : found.binary ? h("p", { className: "panel-hint", textContent: words.binary(size(found.before ?? 0), size(found.size ?? 0)) }) : lines(found.diff));
+    } catch (failure) {
+      if (number === this.#loading) this.#note.say(failure.message, "error");
+    }
+  }
+
+  #closeFile() {
+    this.#file.hidden = true;
+    this.#file.replaceChildren();
+    this.#list.hidden = false;
+  }
+
+  #back() {
+    this.#loading += 1;
+    this.#closeFile();
+    if (this.#found) this.#render();
+    else this.#compareWith(this.#base);
+    this.#select.focus();
+  }
+}
+
+/** A unified difference, a row for each line with the numbers of both sides. */
+function lines(diff) {
+  const rows = [];
+  let before = 0;
+  let after = 0;
+  const all = diff.split("\n");
+  if (all.at(-1) === "") all.pop();
+  // The first two lines name the files, which the heading does.
+  for (const line of all.slice(2, MOST_LINES)) {
+    const hunk = /^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@/.exec(line);
+    if (hunk) {
+      [before, after] = [Number(hunk[1]), Number(hunk[2])];
+      rows.push(row("hunk", "", "", line));
+    } else if (line.startsWith("+")) rows.push(row("added", "", after++, line));
+    else if (line.startsWith("-")) rows.push(row("deleted", before++, "", line));
+    else if (line.startsWith("\\")) rows.push(row("hunk", "", "", line.slice(2)));
+    else rows.push(row("", before++, after++, line));
+  }
+  if (all.length > MOST_LINES) rows.push(row("hunk", "", "", words.more(all.length - MOST_LINES)));
+  return h("div", { className: "diff", tabIndex: 0, attributes: { role: "region" }, aria: { label: words.difference } }, h("table", {}, h("tbody", {}, ...rows)));
+}
+
+function row(kind, before, after, text) {
+  const sign = { added: "+", deleted: "−" }[kind] ?? "";
+  const content = kind === "hunk" ? text : text.slice(1);
+  return h("tr", { className: kind }, h("td", { className: "line-number", textContent: before }), h("td", { className: "line-number", textContent: after }), h("td", { className: "line-sign", textContent: sign }), h("td", { className: "line-text", textContent: content }));
+}
