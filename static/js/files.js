@@ -78,7 +78,8 @@ export class FilesPanel {
     const crumb = (label, path) => h("button", { type: "button", className: "crumb", textContent: label, on: { click: () => this.#open(path) } });
     const crumbs = [crumb("/", "/"), ...parts.map((part, index) => crumb(decoded(part), `/${parts.slice(0, index + 1).join("/")}`))];
     crumbs.at(-1).setAttribute("aria-current", "location");
-    this.#crumbs.replaceChildren(...crumbs);
+    const slash = () => h("span", { className: "slash", textContent: "/", aria: { hidden: "true" } });
+    this.#crumbs.replaceChildren(...crumbs.flatMap((part, index) => (index > 1 ? [slash(), part] : [part])));
     const isDirectory = (entry) => (entry.leads_to ?? entry.kind) === "directory";
     const ordered = [...this.#entries].sort((a, b) => isDirectory(b) - isDirectory(a) || a.name.localeCompare(b.name));
     const up = this.#path === "/" ? [] : [this.#upRow()];

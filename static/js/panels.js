@@ -18,6 +18,8 @@ export class Panels {
   #panels = new Map();
   #current = "desktop";
   #workspace = null;
+  // Whether a panel may take the focus: not from somebody who walks through the tabs.
+  #mayFocus = true;
   #memory = h("p", { className: "memory", hidden: true });
 
   /** `bar`: where the tabs go; `side`: where the panels go; `page`: what has `data-panel` set to the one that is shown. */
@@ -29,13 +31,13 @@ export class Panels {
     for (const name of NAMES) {
       const tab = h("button", {
         type: "button", className: "tab", id: `tab-${name}`, textContent: words.names[name], attributes: { role: "tab" },
-        aria: { selected: "false", controls: name === "desktop" ? "grid" : `panel-${name}` }, on: { click: () => this.show(name) },
+        aria: { selected: "false", controls: name === "desktop" ? "grid" : `panel-${name}` }, on: { click: () => this.#choose(name) },
       });
       this.#tabs.set(name, tab);
       strip.append(tab);
     }
     bar.append(strip, this.#memory);
-    const context = { id, show: (name, ...rest) => this.show(name, ...rest), leave: () => this.#tabs.get(this.#current).focus() };
+    const context = { id, show: (name, ...rest) => this.show(name, ...rest), leave: () => this.#tabs.get(this.#current).focus(), mayFocus: () => this.#mayFocus };
     const made = { terminal: new TerminalPanel(context), files: new FilesPanel(context), ports: new PortsPanel(context), changes: new ChangesPanel(context) };
     for (const [name, panel] of Object.entries(made)) {
       Object.assign(panel.element, { id: `panel-${name}`, hidden: true });
@@ -68,6 +70,11 @@ export class Panels {
     this.#select(name, ...rest);
   }
 
+  #choose(name) {
+    this.#mayFocus = true;
+    this.show(name);
+  }
+
   #fromAddress() {
     const name = location.hash.slice(1);
     this.#select(NAMES.includes(name) ? name : "desktop");
@@ -94,6 +101,7 @@ export class Panels {
     if (to === undefined) return;
     event.preventDefault();
     const name = NAMES[(to + NAMES.length) % NAMES.length];
+    this.#mayFocus = false;
     this.show(name);
     this.#tabs.get(name).focus();
   }

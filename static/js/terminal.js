@@ -19,9 +19,10 @@ export class TerminalPanel {
   #note = new Note();
   #again = button(words.again, { iconName: "reload", on: () => this.#open() });
 
-  constructor({ id, leave }) {
+  constructor({ id, leave, mayFocus }) {
     this.id = id;
     this.leave = leave;
+    this.mayFocus = mayFocus;
     this.#again.hidden = true;
     const hint = h("span", { className: "panel-hint", textContent: words.hint });
     this.element = h("section", { className: "terminal-panel" }, panelHead(words.title, hint, this.#again), this.#note.element, this.#place);
@@ -35,7 +36,7 @@ export class TerminalPanel {
   async shown() {
     if (this.#terminal) {
       this.#resized();
-      this.#terminal.focus();
+      this.#focus();
       return;
     }
     if (!(await this.#load())) return;
@@ -95,7 +96,7 @@ export class TerminalPanel {
       last = JSON.parse(data);
       if (last.type === "ready") {
         this.#note.say("");
-        this.#terminal.focus();
+        this.#focus();
       }
     });
     socket.addEventListener("close", () => {
@@ -109,6 +110,10 @@ export class TerminalPanel {
       this.#terminal.write("\r\n");
     });
     this.#socket = socket;
+  }
+
+  #focus() {
+    if (this.mayFocus() && !this.element.hidden) this.#terminal.focus();
   }
 
   #send(data) {
