@@ -17,7 +17,7 @@ export class TerminalPanel {
   #runs = false;
   #place = h("div", { className: "terminal" });
   #note = new Note();
-  #again = button(words.again, { iconName: "reload", on: () => this.#open() });
+  #again = button(words.again, { iconName: "reload", on: () => this.#anew() });
 
   constructor({ id, leave, mayFocus }) {
     this.id = id;
@@ -71,6 +71,12 @@ export class TerminalPanel {
     if (event.key !== "F6" || !event.ctrlKey) return true;
     if (event.type === "keydown") this.leave();
     return false;
+  }
+
+  /** The button goes away with the click: the focus goes to the terminal. */
+  #anew() {
+    this.#terminal.focus();
+    this.#open();
   }
 
   #open() {
