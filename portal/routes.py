@@ -39,7 +39,8 @@ Handler = Callable[[Call], Awaitable[web.StreamResponse]]
 class Route:
     """One method of one path below the prefix. `{id}` in the path is a workspace; `summary` is its line in the OpenAPI document.
 
-    `acts`: it changes what runs inside a workspace, so a program is refused while a person has control (423). `answers`: status to what it carries, a pydantic model or a sentence. `query`: parameter to a sentence that says what it is.
+    `answers`: status to what it carries, a pydantic model or a sentence. `query`: parameter to a sentence that says what it is. `acts`: it
+    changes what runs inside the workspace, so a program is refused while a person has control (423).
     """
 
     method: str
@@ -69,20 +70,21 @@ class Router:
     def _guarded(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def serve(request: web.Request) -> web.StreamResponse:
             principal = self._identity.of(request)
-            workspace = self.admit(request, principal, route.scope)
+            workspace = self.admit(request, principal, route.scope, route.acts)
             body = await parsed(request, route.body) if route.body is not None else None
-            if route.acts:
-                self._leases.check(principal, workspace)
-                self._lifetimes.touch(workspace)
             return await route.handler(Call(request, principal, workspace, body))
 
         return serve
 
-    def admit(self, request: web.Request, principal: Principal, scope: Scope) -> str:
-        """The workspace in the request's path, empty where it has none. Raises Forbidden, Malformed, NoWorkspace."""
+    def admit(self, request: web.Request, principal: Principal, scope: Scope, acts: bool = False) -> str:
+        """The workspace in the request's path, empty where it has none. `acts`: as in Route. Raises Forbidden, Malformed, NoWorkspace, Held."""
         if not principal.may(scope):
             raise Forbidden(f"this needs the scope {scope}; {_held(principal)}")
-        return self._workspace(request, principal) if "id" in request.match_info else ""
+        workspace = self._workspace(request, principal) if "id" in request.match_info else ""
+        if acts:
+            self._leases.check(principal, workspace)
+            self._lifetimes.touch(workspace)
+        return workspace
 
     def _workspace(self, request: web.Request, principal: Principal) -> str:
         identity = request.match_info["id"]

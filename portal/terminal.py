@@ -70,7 +70,7 @@ class Terminals:
     async def _greeted(self, request: web.Request, socket: web.WebSocketResponse, hello: dict[str, Any]) -> None:
         try:
             principal = self._identity.of_socket(request, hello.get("key"))
-            identity = self._router.admit(request, principal, Scope.CONTROL)
+            identity = self._router.admit(request, principal, Scope.CONTROL, acts=True)
             await self._session(socket, identity, principal, hello)
         except LoginNeeded:
             await _last(socket, {"type": "ended"})
