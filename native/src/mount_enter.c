@@ -5,10 +5,13 @@
 #include <linux/mount.h>
 #include <linux/openat2.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #ifndef OPEN_TREE_CLONE
@@ -43,6 +46,34 @@ int mount_enter(int mnt_ns, int (*work)(void *context, struct error *err), void 
         fprintf(stderr, "tclone-livefork: cannot return from a mount namespace: %s\n", strerror(errno));
         _Exit(1);
     }
+    return result;
+}
+
+static int make_copy(int user_ns)
+{
+    if (user_ns >= 0 && setns(user_ns, CLONE_NEWUSER) < 0)
+        return -1;
+    return unshare(CLONE_NEWNS) < 0 ? -1 : mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);
+}
+
+/* The copy is locked altogether if it has another owner than the namespace itself; and nobody comes back from a user namespace: so a process goes. */
+int mount_in_copy(int user_ns, int (*work)(void *context, struct error *err), void *context)
+{
+    int ends[2], result = -1;
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return -1;
+    pid_t helper = (pid_t)syscall(SYS_clone, CLONE_FILES | SIGCHLD, 0, 0, 0, 0);
+    if (helper == 0) {
+        struct error ignored = { 0 };
+        int got = make_copy(user_ns) < 0 ? -1 : work(context, &ignored);
+        _exit(write(ends[1], &got, sizeof got) == sizeof got ? 0 : 1);
+    }
+    int status;
+    if (helper > 0 && waitpid(helper, &status, 0) == helper && WIFEXITED(status) && WEXITSTATUS(status) == 0
+        && read(ends[0], &result, sizeof result) != sizeof result)
+        result = -1;
+    close(ends[0]);
+    close(ends[1]);
     return result;
 }
 

@@ -12,6 +12,12 @@
 int mount_enter(int mnt_ns, int (*work)(void *context, struct error *err), void *context, struct error *err);
 
 /*
+ * Run `work` in a private copy of the mount namespace that the calling thread has entered, of which the user namespace `user_ns` is the owner (-1 = ours).
+ * Returns the descriptor that work returned, or -1. What is mounted or unmounted there nobody sees.
+ */
+int mount_in_copy(int user_ns, int (*work)(void *context, struct error *err), void *context);
+
+/*
  * An O_PATH descriptor of a mount point, in the namespace of the calling thread; symbolic links are not followed. No file system is asked for anything
  * if it can be helped (a FUSE server on the way might never answer): the kernel holds the names of mount points as long as something is mounted there.
  * Still, refuse FUSE mounts before.

@@ -240,6 +240,7 @@ static int add_systems(const struct world *world, struct mounts *all, struct mou
 struct reach {
     const struct mount_table *table;
     const struct mount *mount;
+    int user_ns;                /* that owns the namespace; -1 = the workspace's own */
 };
 
 /* It hides the mount, or hangs on one that does. */
@@ -250,16 +251,12 @@ static bool is_in_the_way(const struct mount *other, const struct mount *mount)
     return other != NULL;
 }
 
-/*
- * In a copy of the namespace, that nobody but this thread has, what hides a mount can be taken away. Where everything is locked (a namespace with another
- * owner) it cannot. The mounts are known by their devices there, since they have new ids.
- */
-static int uncover_mount(const struct reach *reach, struct error *err)
+/* What hides a mount is taken away in a copy of the namespace. The mounts are known by their devices there, since they have new ids. */
+static int uncover_mount(void *context, struct error *err)
 {
+    const struct reach *reach = context;
     const struct mount *mount = reach->mount;
     struct stat st;
-    if (unshare(CLONE_NEWNS) < 0 || syscall(SYS_mount, NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
-        return -1;
     for (int i = reach->table->count - 1; i >= 0; i--)
         if (is_in_the_way(&reach->table->list[i], mount) && umount2(reach->table->list[i].point, MNT_DETACH) < 0)
             return -1;
@@ -277,7 +274,7 @@ static int reach_mount(void *context, struct error *err)
     struct statx st;
     AUTO_CLOSE int place = mount_open_point(mount->point);
     if (place < 0 || statx(place, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, &st) < 0 || (int)st.stx_mnt_id != mount->id)
-        return uncover_mount(reach, err);
+        return mount_in_copy(reach->user_ns, uncover_mount, context);
     return mount_copy(mount->point, err);
 }
 
@@ -297,7 +294,8 @@ static bool is_covered(const struct own_system *system, const struct mount *moun
 
 static int add_part(struct own_system *system, const struct mount_world *mounts, const struct mount *mount, struct error *err)
 {
-    struct reach reach = { &mounts->table, mount };
+    const struct namespace *owner = mounts->namespace->owner;
+    struct reach reach = { &mounts->table, mount, owner && owner->nested ? owner->local : -1 };
     const char *root = strcmp(mount->root, "/") == 0 ? "" : mount->root;
     struct stat st;
     int copy = mount_enter(mounts->mnt_ns, reach_mount, &reach, err);
