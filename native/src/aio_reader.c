@@ -1,4 +1,5 @@
 #include "aio_reader.h"
+#include "bpf_program.h"
 #include "error.h"
 #include "kernel_types.h"
 
@@ -7,7 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MAX_INSTRUCTIONS 160
 #define VERIFIER_BRANCHES 6000  /* of the 8192 that the kernel keeps in mind at most when it checks a program */
 #define BRANCHES_A_CONTEXT 4
 #define BRANCHES_A_CPU 3
@@ -51,216 +51,137 @@ static int read_layout(struct layout *layout)
 
 /* ---- the program ---- */
 
-struct program {
-    struct bpf_insn code[MAX_INSTRUCTIONS];
-    int count;
-};
-
-static int put(struct program *program, struct bpf_insn instruction)
-{
-    program->code[program->count] = instruction;
-    return program->count++;
-}
-
-static void set(struct program *program, int to, int value)
-{
-    put(program, (struct bpf_insn){ .code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = (unsigned char)to, .imm = value });
-}
-
-static void copy(struct program *program, int to, int from)
-{
-    put(program, (struct bpf_insn){ .code = BPF_ALU64 | BPF_MOV | BPF_X, .dst_reg = (unsigned char)to, .src_reg = (unsigned char)from });
-}
-
-static void add(struct program *program, int to, int value)
-{
-    put(program, (struct bpf_insn){ .code = BPF_ALU64 | BPF_ADD | BPF_K, .dst_reg = (unsigned char)to, .imm = value });
-}
-
-static void combine(struct program *program, int operation, int to, int from)
-{
-    put(program, (struct bpf_insn){ .code = (unsigned char)(BPF_ALU64 | operation | BPF_X), .dst_reg = (unsigned char)to,
-                                    .src_reg = (unsigned char)from });
-}
-
-static void load(struct program *program, int to, int from, int offset)
-{
-    put(program, (struct bpf_insn){ .code = BPF_LDX | BPF_MEM | BPF_DW, .dst_reg = (unsigned char)to, .src_reg = (unsigned char)from,
-                                    .off = (short)offset });
-}
-
-static void store(struct program *program, int offset, int from)
-{
-    put(program, (struct bpf_insn){ .code = BPF_STX | BPF_MEM | BPF_DW, .dst_reg = BPF_REG_10, .src_reg = (unsigned char)from, .off = (short)offset });
-}
-
-static void clear(struct program *program, int offset)
-{
-    put(program, (struct bpf_insn){ .code = BPF_ST | BPF_MEM | BPF_DW, .dst_reg = BPF_REG_10, .off = (short)offset });
-}
-
-static void call(struct program *program, int function)
-{
-    put(program, (struct bpf_insn){ .code = BPF_JMP | BPF_CALL, .imm = function });
-}
-
-static int jump_if(struct program *program, int condition, int reg, int value)
-{
-    return put(program, (struct bpf_insn){ .code = (unsigned char)(BPF_JMP | condition | BPF_K), .dst_reg = (unsigned char)reg, .imm = value });
-}
-
-/* Let the jump at `from` lead to the instruction `to`. */
-static void lead(struct program *program, int from, int to)
-{
-    program->code[from].off = (short)(to - from - 1);
-}
-
-/* Copy `size` bytes of the kernel's memory at register 3 to the stack. */
-static void probe(struct program *program, int offset, int size)
-{
-    copy(program, BPF_REG_1, BPF_REG_10);
-    add(program, BPF_REG_1, offset);
-    set(program, BPF_REG_2, size);
-    call(program, BPF_FUNC_probe_read_kernel);
-}
-
 /* The stack, from its top: the record, then these. */
 enum { COUNT = -RECORD - 8, CONTEXT = -RECORD - 16, KEY = -RECORD - 24, MAP = -RECORD - 32, VALUE = -RECORD - 40, CPU = -RECORD - 48, BASE = -RECORD - 56 };
 #define FIELD(name) (-RECORD + (int)offsetof(struct aio_record, name))
-
-static void load_map(struct program *program, int to, int map)
-{
-    put(program, (struct bpf_insn){ .code = BPF_LD | BPF_DW | BPF_IMM, .dst_reg = (unsigned char)to, .src_reg = BPF_PSEUDO_MAP_FD, .imm = map });
-    put(program, (struct bpf_insn){ 0 });
-}
 
 /*
  * One processor (register 9): add what it holds in reserve. Where its own variables begin shows in where it has a map's value, since the map itself
  * remembers that value's place without the beginning (at BASE).
  */
-static void put_cpu(struct program *program, int map)
+static void put_cpu(struct bpf_program *program, int map)
 {
-    load_map(program, BPF_REG_1, map);
-    copy(program, BPF_REG_2, BPF_REG_10);
-    add(program, BPF_REG_2, KEY);
-    copy(program, BPF_REG_3, BPF_REG_9);
-    call(program, BPF_FUNC_map_lookup_percpu_elem);
-    int none = jump_if(program, BPF_JEQ, BPF_REG_0, 0);
-    store(program, MAP, BPF_REG_0);         /* through the stack it becomes a number to count with */
-    copy(program, BPF_REG_3, BPF_REG_10);
-    add(program, BPF_REG_3, MAP);
-    probe(program, VALUE, 8);
-    load(program, BPF_REG_3, BPF_REG_10, VALUE);
-    load(program, BPF_REG_1, BPF_REG_10, BASE);
-    combine(program, BPF_SUB, BPF_REG_3, BPF_REG_1);
-    load(program, BPF_REG_1, BPF_REG_10, CPU);
-    combine(program, BPF_ADD, BPF_REG_3, BPF_REG_1);
-    clear(program, VALUE);
-    probe(program, VALUE, 4);
-    load(program, BPF_REG_1, BPF_REG_10, VALUE);
-    load(program, BPF_REG_2, BPF_REG_10, FIELD(available_on_cpus));
-    combine(program, BPF_ADD, BPF_REG_2, BPF_REG_1);
-    store(program, FIELD(available_on_cpus), BPF_REG_2);
-    lead(program, none, program->count);
+    bpf_load_map(program, BPF_REG_1, map);
+    bpf_copy(program, BPF_REG_2, BPF_REG_10);
+    bpf_add(program, BPF_REG_2, KEY);
+    bpf_copy(program, BPF_REG_3, BPF_REG_9);
+    bpf_call(program, BPF_FUNC_map_lookup_percpu_elem);
+    int none = bpf_jump_if(program, BPF_JEQ, BPF_REG_0, 0);
+    bpf_store(program, MAP, BPF_REG_0);         /* through the stack it becomes a number to count with */
+    bpf_copy(program, BPF_REG_3, BPF_REG_10);
+    bpf_add(program, BPF_REG_3, MAP);
+    bpf_probe(program, VALUE, 8);
+    bpf_load(program, BPF_REG_3, BPF_REG_10, VALUE);
+    bpf_load(program, BPF_REG_1, BPF_REG_10, BASE);
+    bpf_combine(program, BPF_SUB, BPF_REG_3, BPF_REG_1);
+    bpf_load(program, BPF_REG_1, BPF_REG_10, CPU);
+    bpf_combine(program, BPF_ADD, BPF_REG_3, BPF_REG_1);
+    bpf_clear(program, VALUE);
+    bpf_probe(program, VALUE, 4);
+    bpf_load(program, BPF_REG_1, BPF_REG_10, VALUE);
+    bpf_load(program, BPF_REG_2, BPF_REG_10, FIELD(available_on_cpus));
+    bpf_combine(program, BPF_ADD, BPF_REG_2, BPF_REG_1);
+    bpf_store(program, FIELD(available_on_cpus), BPF_REG_2);
+    bpf_lead(program, none, program->count);
 }
 
 /* Copy a field of the context to the record. */
-static void put_field(struct program *program, int offset, int size, int to)
+static void put_field(struct bpf_program *program, int offset, int size, int to)
 {
-    load(program, BPF_REG_3, BPF_REG_10, CONTEXT);
-    add(program, BPF_REG_3, offset);
-    probe(program, to, size);
+    bpf_load(program, BPF_REG_3, BPF_REG_10, CONTEXT);
+    bpf_add(program, BPF_REG_3, offset);
+    bpf_probe(program, to, size);
 }
 
-static void put_context(struct program *program, const struct layout *layout, int map, int cpus)
+static void put_context(struct bpf_program *program, const struct layout *layout, int map, int cpus)
 {
     for (int at = 0; at < RECORD; at += 8)
-        clear(program, -RECORD + at);
+        bpf_clear(program, -RECORD + at);
     put_field(program, layout->id, 8, FIELD(id));
     put_field(program, layout->events, 4, FIELD(events));
     put_field(program, layout->available, 4, FIELD(available));
     put_field(program, layout->completed, 4, FIELD(completed));
     put_field(program, layout->cancellable, 8, FIELD(cancellable));
-    load(program, BPF_REG_1, BPF_REG_10, FIELD(cancellable));
-    load(program, BPF_REG_2, BPF_REG_10, CONTEXT);
-    add(program, BPF_REG_2, layout->cancellable);
-    combine(program, BPF_SUB, BPF_REG_1, BPF_REG_2);
-    store(program, FIELD(cancellable), BPF_REG_1);
+    bpf_load(program, BPF_REG_1, BPF_REG_10, FIELD(cancellable));
+    bpf_load(program, BPF_REG_2, BPF_REG_10, CONTEXT);
+    bpf_add(program, BPF_REG_2, layout->cancellable);
+    bpf_combine(program, BPF_SUB, BPF_REG_1, BPF_REG_2);
+    bpf_store(program, FIELD(cancellable), BPF_REG_1);
     put_field(program, layout->cpu, 8, CPU);
-    set(program, BPF_REG_9, 0);
+    bpf_set(program, BPF_REG_9, 0);
     int next = program->count;
     put_cpu(program, map);
-    add(program, BPF_REG_9, 1);
-    lead(program, jump_if(program, BPF_JLT, BPF_REG_9, cpus), next);
-    load(program, BPF_REG_1, BPF_REG_6, 0);
-    load(program, BPF_REG_1, BPF_REG_1, 0);
-    copy(program, BPF_REG_2, BPF_REG_10);
-    add(program, BPF_REG_2, -RECORD);
-    set(program, BPF_REG_3, RECORD);
-    call(program, BPF_FUNC_seq_write);
+    bpf_add(program, BPF_REG_9, 1);
+    bpf_lead(program, bpf_jump_if(program, BPF_JLT, BPF_REG_9, cpus), next);
+    bpf_load(program, BPF_REG_1, BPF_REG_6, 0);
+    bpf_load(program, BPF_REG_1, BPF_REG_1, 0);
+    bpf_copy(program, BPF_REG_2, BPF_REG_10);
+    bpf_add(program, BPF_REG_2, -RECORD);
+    bpf_set(program, BPF_REG_3, RECORD);
+    bpf_call(program, BPF_FUNC_seq_write);
 }
 
 /* BASE: the map's own note of where its value lies. */
-static void put_base(struct program *program, const struct layout *layout, int map)
+static void put_base(struct bpf_program *program, const struct layout *layout, int map)
 {
-    load_map(program, BPF_REG_1, map);
-    store(program, MAP, BPF_REG_1);
-    copy(program, BPF_REG_3, BPF_REG_10);
-    add(program, BPF_REG_3, MAP);
-    probe(program, VALUE, 8);
-    load(program, BPF_REG_3, BPF_REG_10, VALUE);
-    add(program, BPF_REG_3, layout->percpu_value);
-    probe(program, BASE, 8);
+    bpf_load_map(program, BPF_REG_1, map);
+    bpf_store(program, MAP, BPF_REG_1);
+    bpf_copy(program, BPF_REG_3, BPF_REG_10);
+    bpf_add(program, BPF_REG_3, MAP);
+    bpf_probe(program, VALUE, 8);
+    bpf_load(program, BPF_REG_3, BPF_REG_10, VALUE);
+    bpf_add(program, BPF_REG_3, layout->percpu_value);
+    bpf_probe(program, BASE, 8);
 }
 
 /* context: { meta { seq … }, task }; task is NULL on the last call. Register 7: the table of contexts, 8: the number of one. */
-static void write_program(struct program *program, const struct layout *layout, int map, int cpus)
+static void write_program(struct bpf_program *program, const struct layout *layout, int map, int cpus)
 {
     int limit = VERIFIER_BRANCHES / (BRANCHES_A_CONTEXT + BRANCHES_A_CPU * cpus);
     limit = limit > MOST_CONTEXTS ? MOST_CONTEXTS : limit;
     for (int at = BASE; at < 0; at += 8)
-        clear(program, at);
-    copy(program, BPF_REG_6, BPF_REG_1);
-    load(program, BPF_REG_2, BPF_REG_1, 8);
-    int no_task = jump_if(program, BPF_JEQ, BPF_REG_2, 0);
-    load(program, BPF_REG_3, BPF_REG_2, layout->mm);
-    int no_memory = jump_if(program, BPF_JEQ, BPF_REG_3, 0);
-    add(program, BPF_REG_3, layout->table);
-    probe(program, VALUE, 8);
-    load(program, BPF_REG_7, BPF_REG_10, VALUE);
-    int no_table = jump_if(program, BPF_JEQ, BPF_REG_7, 0);
+        bpf_clear(program, at);
+    bpf_copy(program, BPF_REG_6, BPF_REG_1);
+    bpf_load(program, BPF_REG_2, BPF_REG_1, 8);
+    int no_task = bpf_jump_if(program, BPF_JEQ, BPF_REG_2, 0);
+    bpf_load(program, BPF_REG_3, BPF_REG_2, layout->mm);
+    int no_memory = bpf_jump_if(program, BPF_JEQ, BPF_REG_3, 0);
+    bpf_add(program, BPF_REG_3, layout->table);
+    bpf_probe(program, VALUE, 8);
+    bpf_load(program, BPF_REG_7, BPF_REG_10, VALUE);
+    int no_table = bpf_jump_if(program, BPF_JEQ, BPF_REG_7, 0);
     put_base(program, layout, map);
-    copy(program, BPF_REG_3, BPF_REG_7);
-    add(program, BPF_REG_3, layout->count);
-    probe(program, COUNT, 4);
-    set(program, BPF_REG_8, 0);
+    bpf_copy(program, BPF_REG_3, BPF_REG_7);
+    bpf_add(program, BPF_REG_3, layout->count);
+    bpf_probe(program, COUNT, 4);
+    bpf_set(program, BPF_REG_8, 0);
     int next = program->count;
-    load(program, BPF_REG_1, BPF_REG_10, COUNT);
-    int end = put(program, (struct bpf_insn){ .code = BPF_JMP | BPF_JGE | BPF_X, .dst_reg = BPF_REG_8, .src_reg = BPF_REG_1 });
-    copy(program, BPF_REG_3, BPF_REG_8);
-    put(program, (struct bpf_insn){ .code = BPF_ALU64 | BPF_LSH | BPF_K, .dst_reg = BPF_REG_3, .imm = 3 });
-    combine(program, BPF_ADD, BPF_REG_3, BPF_REG_7);
-    add(program, BPF_REG_3, layout->list);
-    probe(program, CONTEXT, 8);
-    load(program, BPF_REG_1, BPF_REG_10, CONTEXT);
-    int free_place = jump_if(program, BPF_JEQ, BPF_REG_1, 0);
+    bpf_load(program, BPF_REG_1, BPF_REG_10, COUNT);
+    int end = bpf_put(program, (struct bpf_insn){ .code = BPF_JMP | BPF_JGE | BPF_X, .dst_reg = BPF_REG_8, .src_reg = BPF_REG_1 });
+    bpf_copy(program, BPF_REG_3, BPF_REG_8);
+    bpf_put(program, (struct bpf_insn){ .code = BPF_ALU64 | BPF_LSH | BPF_K, .dst_reg = BPF_REG_3, .imm = 3 });
+    bpf_combine(program, BPF_ADD, BPF_REG_3, BPF_REG_7);
+    bpf_add(program, BPF_REG_3, layout->list);
+    bpf_probe(program, CONTEXT, 8);
+    bpf_load(program, BPF_REG_1, BPF_REG_10, CONTEXT);
+    int free_place = bpf_jump_if(program, BPF_JEQ, BPF_REG_1, 0);
     put_context(program, layout, map, cpus);
-    lead(program, free_place, program->count);
-    add(program, BPF_REG_8, 1);
-    lead(program, jump_if(program, BPF_JLT, BPF_REG_8, limit), next);
+    bpf_lead(program, free_place, program->count);
+    bpf_add(program, BPF_REG_8, 1);
+    bpf_lead(program, bpf_jump_if(program, BPF_JLT, BPF_REG_8, limit), next);
     int last = program->count;
-    lead(program, no_task, last);
-    lead(program, no_memory, last);
-    lead(program, no_table, last);
-    lead(program, end, last);
-    set(program, BPF_REG_0, 0);
-    put(program, (struct bpf_insn){ .code = BPF_JMP | BPF_EXIT });
+    bpf_lead(program, no_task, last);
+    bpf_lead(program, no_memory, last);
+    bpf_lead(program, no_table, last);
+    bpf_lead(program, end, last);
+    bpf_set(program, BPF_REG_0, 0);
+    bpf_put(program, (struct bpf_insn){ .code = BPF_JMP | BPF_EXIT });
 }
 
 int aio_reader_open(void)
 {
     struct layout layout;
-    struct program program = { 0 };
+    struct bpf_program program = { 0 };
     long cpus = sysconf(_SC_NPROCESSORS_CONF);
     union bpf_attr map = { .map_type = BPF_MAP_TYPE_PERCPU_ARRAY, .key_size = 4, .value_size = 8, .max_entries = 1 };
     AUTO_CLOSE int map_fd = cpus < 1 || read_layout(&layout) < 0 ? -1 : kernel_bpf(BPF_MAP_CREATE, &map);

@@ -73,6 +73,19 @@ static void fill_connected(struct plan *plan, const struct unix_socket *socket)
         set_send_buffer(batch, from, socket->peer->options.send_buffer / 2, socket->label);
 }
 
+/* Into the queue of a connection that the listener has not accepted yet. */
+static void fill_early(struct plan *plan, const struct unix_connection *connection)
+{
+    struct batch *batch = &plan->common[STAGE_FILL];
+    uint64_t from = unix_connector_fd(plan, connection);
+    if (!connection->early_count)
+        return;
+    set_send_buffer(batch, from, ROOM_FOR_ALL, connection->label);
+    for (int i = 0; i < connection->early_count; i++)
+        emit_message(batch, &connection->early[i], from, 0, 0, connection->label);
+    set_send_buffer(batch, from, connection->connector->options.send_buffer / 2, connection->label);
+}
+
 /* A socket that stands for a sender who is gone, under its abstract name if that is free. */
 static uint64_t emit_stand_in(struct batch *batch, const struct unix_table *table, const struct unix_name *name, const struct namespace *net,
                               const char *what)
@@ -131,6 +144,8 @@ static void emit_unread_byte(struct batch *batch, const struct unix_socket *sock
 
 void unix_emit_fill(struct plan *plan, struct unix_table *table)
 {
+    for (int i = 0; i < table->connection_count; i++)
+        fill_early(plan, table->connections[i]);
     for (int i = 0; i < table->count; i++) {
         struct unix_socket *socket = table->sockets[i];
         if (socket->has_error && socket->connection && !socket->peer)
@@ -147,7 +162,7 @@ void unix_emit_fill(struct plan *plan, struct unix_table *table)
 /* RCV_SHUTDOWN is 1 and SEND_SHUTDOWN 2; shutdown(2) counts from 0. What a closed peer brings about comes by itself. */
 static void emit_shutdown(struct batch *batch, const struct unix_socket *socket)
 {
-    if (socket->diag.shutdown && (!socket->connection || socket->peer))
+    if (socket->diag.shutdown && (!socket->connection || socket->connection->pending || socket->peer))
         EMIT_FLAGS(batch, socket->label, OP_MAY_FAIL, SYS_shutdown, SLOT(batch->plan, socket->description),
                    (uint64_t)socket->diag.shutdown - 1);
 }

@@ -1,4 +1,5 @@
 /* Who is connected to whom, and how that came about: by socketpair, or by connect and accept at a listener. */
+#include "unix_early.h"
 #include "unix_socket.h"
 #include "../files.h"
 
@@ -141,6 +142,21 @@ static void add_left(struct world *world, struct unix_table *table, const struct
     connection->aux = files_new_aux(world);
 }
 
+/* What the client has sent goes with its process's credentials, if the listener asks for them. False = it cannot be told. */
+static bool take_early(const struct world *world, struct unix_connection *connection, const struct unix_socket *listener)
+{
+    const struct unix_socket *client = connection->connector;
+    const struct process *holder = client->description->holder;
+    int count = unix_early_read(client, &connection->early);
+    connection->early_count = count < 0 ? 0 : count;
+    for (int i = 0; i < connection->early_count && holder && socket_options_find(&listener->options, SOL_SOCKET, SO_PASSCRED); i++) {
+        const struct credentials *its = &holder->threads[0].credentials;
+        connection->early[i].has_credentials = true;
+        connection->early[i].credentials = (struct ucred){ unix_pid_in_workspace(world, holder->pid), its->uid[1], its->gid[1] };
+    }
+    return count >= 0;
+}
+
 static void add_pending(struct world *world, struct unix_table *table, struct unix_socket *listener)
 {
     for (int i = 0; i < listener->diag.pending_count; i++) {
@@ -153,8 +169,8 @@ static void add_pending(struct world *world, struct unix_table *table, struct un
         struct unix_connection *connection = add_connection(table, client->label);
         connection->connector = client;
         client->connection = connection;
-        /* Nobody but the listener can read what the client has sent: rather than lose it in silence the branch's client sees the end. */
-        bool unread = client->diag.limit > 0;
+        bool unread = client->diag.limit > 0 && !take_early(world, connection, listener);
+        /* Rather than lose in silence what cannot be told the branch's client sees the end. */
         connection->pending = !unread;
         connection->listener = unread ? NULL : listener->listener;
         connection->aux = unread ? files_new_aux(world) : -1;

@@ -101,6 +101,8 @@ struct unix_connection {
     struct ucred credentials;   /* of who calls connect or socketpair */
     struct unix_groups groups;
     bool pending;               /* not accepted yet */
+    struct unix_message *early; /* what the client of a pending one has sent (unix_early.h) */
+    int early_count;
     int aux;                    /* slot of the absent end */
     const char *label;
 };

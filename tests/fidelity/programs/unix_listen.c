@@ -83,6 +83,21 @@ int main(void)
     close(MUST(connect_to(BASE "/left", sizeof BASE "/left", 0)));
     int after_left = MUST(connect_to(BASE "/left", sizeof BASE "/left", 0));
 
+    /* A client that has sent something before it is accepted, and ended that; one over a sequence of packets. */
+    int early = listen_at(BASE "/early", sizeof BASE "/early", 5);
+    int spoke = MUST(connect_to(BASE "/early", sizeof BASE "/early", 0));
+    static char block[3000];
+    memset(block, 'b', sizeof block);
+    CHECK(write(spoke, "first ", 6) == 6 && write(spoke, block, sizeof block) == sizeof block, "cannot write");
+    MUST(shutdown(spoke, SHUT_WR));
+    struct sockaddr_un of_packets;
+    socklen_t of_packets_size = address_of(&of_packets, BASE "/packets", sizeof BASE "/packets");
+    int packets = MUST(socket(AF_UNIX, SOCK_SEQPACKET, 0)), packet_client = MUST(socket(AF_UNIX, SOCK_SEQPACKET, 0));
+    MUST(bind(packets, (void *)&of_packets, of_packets_size));
+    MUST(listen(packets, 5));
+    MUST(connect(packet_client, (void *)&of_packets, of_packets_size));
+    CHECK(send(packet_client, "one", 3, 0) == 3 && send(packet_client, "and two", 7, 0) == 7, "cannot send");
+
     /* Two clients wait, one of them from another process; the backlog of 1 is full then. */
     int ready[2];
     MUST(pipe(ready));
@@ -119,6 +134,18 @@ int main(void)
         CHECK(write(pending, "hello", 5) == 5, "cannot answer a client that waited");
     }
     expect_text(waiting, "hello");
+    int spoken_to = MUST(accept(early, NULL, NULL));
+    static char got[4096];
+    size_t used = 0;
+    for (ssize_t size; (size = recv(spoken_to, got + used, sizeof got - used, MSG_DONTWAIT)) > 0;)
+        used += (size_t)size;
+    CHECK(used == 6 + sizeof block && memcmp(got, "first b", 7) == 0 && got[used - 1] == 'b', "%zu bytes sent before it was accepted", used);
+    CHECK(recv(spoken_to, got, 1, MSG_DONTWAIT) == 0, "no end of file after what was sent early: %s", strerror(errno));
+    CHECK(write(spoken_to, "answer", 6) == 6, "cannot answer");
+    expect_text(spoke, "answer");
+    int packet_server = MUST(accept(packets, NULL, NULL));
+    expect_text(packet_server, "one");
+    expect_text(packet_server, "and two");
     char end;
     int gone_again = MUST(accept(left, NULL, NULL)), still_there = MUST(accept(left, NULL, NULL));
     CHECK(recv(gone_again, &end, 1, MSG_DONTWAIT) == 0, "the client that has gone is not at its end: %s", strerror(errno));
