@@ -29,6 +29,7 @@ MOST_ENTRIES = 10_000
 _MOST_LINKS = 1_000
 _MOST_REMOVED = 200_000
 _LONGEST_SHOWN = 300
+_LONGEST_HOME = 1024
 
 _INSIDE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_XDEV
 _BELOW = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_XDEV
@@ -122,8 +123,10 @@ def list_directory(workspace: Workspace, path: bytes) -> dict[str, Any]:
                 entries.append(entry)
         finally:
             os.close(directory)
-        owner = desktop_account(root)
-    return {"path": shown(path), "encoded": encoded(path), "entries": entries, "truncated": truncated, "home": encoded(os.fsencode(owner.home))}
+        home = os.fsencode(desktop_account(root).home)
+    if not home.startswith(b"/") or len(home) > _LONGEST_HOME:
+        home = b"/"  # the workspace writes its passwd file as it likes
+    return {"path": shown(path), "encoded": encoded(path), "entries": entries, "truncated": truncated, "home": encoded(home)}
 
 
 def _names(directory: int) -> tuple[list[bytes], bool]:

@@ -173,7 +173,7 @@ def _open_directory(root: int, path: bytes) -> int | None:
 def _opaque(directory: int) -> bool:
     """Whether a directory of an upper hides the image's."""
     try:
-        return os.getxattr(directory, _OPAQUE) in (b"y", b"x")
+        return os.getxattr(directory, _OPAQUE) == b"y"
     except OSError:
         return False
 

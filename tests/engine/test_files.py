@@ -112,6 +112,14 @@ async def test_directories_are_listed_made_and_removed(client: EngineClient, wor
     assert root["proc"] == root["dev"] == "mount" and root["etc"] == "directory"
 
 
+@pytest.mark.parametrize("home", ["", "relative", "/" + "x" * 5000, "/ho\udcffme"])
+async def test_the_home_that_is_told_is_one_that_can_be_asked_for(client: EngineClient, workspace: str, home: str) -> None:
+    line = f"user:x:1000:1000::{home}:/bin/sh\n".encode(errors="surrogateescape")
+    await client.write_file(workspace, "/etc/passwd", line, overwrite=True)
+    found = (await client.list_files(workspace, "/"))["home"]
+    assert found == ("/ho%EF%BF%BDme" if "\udcff" in home else "/")
+
+
 async def test_special_files_and_other_mounts_are_refused_at_once(client: EngineClient, workspace: str) -> None:
     await sh(client, workspace, "mkfifo /tmp/pipe; ln -s pipe /tmp/to-pipe")
     started = time.monotonic()
