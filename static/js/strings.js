@@ -6,6 +6,7 @@ export const panels = {
   label: "Views of this workspace",
   names: { desktop: "Desktop", terminal: "Terminal", files: "Files", ports: "Ports", changes: "Changes" },
   memory: "Memory",
+  inTree: (unique, shared) => `${unique} unique · ${shared} shared`,
   unique: "unique",
   shared: "shared",
   disk: "written",

@@ -1,12 +1,17 @@
 // The lineage: every workspace under the one it was forked from.
 
 import { h, setText } from "./dom.js";
-import { STATE_LABELS, age } from "./format.js";
+import { STATE_LABELS, age, size } from "./format.js";
+import { Memory } from "./memory.js";
 import { store } from "./store.js";
+import { panels as words } from "./strings.js";
+
+const RUNNING = ["ready", "forking"];
 
 export class Tree {
   #items = new Map();
   #list = h("ul", { className: "tree" });
+  #memory = new Memory(() => store.ordered().map(({ workspace }) => workspace).filter(({ state }) => RUNNING.includes(state)).map(({ id }) => id), (id) => this.#fillMemory(id));
 
   /** `choose(id)` is called for a workspace that somebody picked. */
   constructor(container, choose) {
@@ -42,7 +47,9 @@ export class Tree {
     const name = h("span", { className: "tree-name" });
     const detail = h("span", { className: "tree-detail" });
     const button = h("button", { type: "button", className: "tree-item", on: { click: () => this.choose(id) } }, dot, h("span", { className: "tree-text" }, name, detail));
-    const item = { element: h("li", {}, button), button, dot, name, detail };
+    const memory = h("span", { className: "tree-detail", title: words.memoryTitle, hidden: true });
+    button.querySelector(".tree-text").append(memory);
+    const item = { element: h("li", {}, button), button, dot, name, detail, memory };
     this.#items.set(id, item);
     return item;
   }
@@ -57,5 +64,13 @@ export class Tree {
     const lost = parent && !store.workspaces.has(parent) ? `from ${parent}, discarded` : "";
     const words = [id, state === "ready" ? age(created) : STATE_LABELS[state].toLowerCase(), lost].filter(Boolean);
     setText(item.detail, words.join(" · "));
+  }
+
+  #fillMemory(id) {
+    const item = this.#items.get(id);
+    const figures = this.#memory.of(id);
+    if (!item || !figures) return;
+    item.memory.hidden = false;
+    setText(item.memory, words.inTree(size(figures.unique), size(figures.shared)));
   }
 }

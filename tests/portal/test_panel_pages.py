@@ -58,6 +58,12 @@ async def test_tabs_by_keyboard_and_address(page: Page) -> None:
     assert "#" not in page.url
 
 
+async def test_memory_in_the_lineage(page: Page) -> None:
+    await page.get_by_role("link", name="TClone, all workspaces").click()
+    for name in ("desk", "try"):
+        await expect(page.locator(".tree-item", has_text=name)).to_contain_text("412 MiB unique · 88.0 MiB shared")
+
+
 async def test_terminal(page: Page, engine: FakeEngine) -> None:
     await page.get_by_role("tab", name="Terminal").click()
     screen = page.locator(".xterm-rows")
