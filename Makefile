@@ -2,6 +2,7 @@
 # make test    the same set-up plus what tests need, then every test
 # make down    stop TClone and remove its workspaces
 # make bench   benchmarks
+# make bench-stream   the portal's streams beside other proxies
 # make soak    fork one desktop 500 times on a busy machine (15 minutes)
 # make clean   remove what was built here; workspaces, images and settings in TCLONE_DATA stay
 SHELL := /bin/bash
@@ -16,7 +17,7 @@ PYTEST_ARGS ?=
 export TCLONE_VENV := $(VENV)
 
 help:
-	@sed -n 's/^# //p' Makefile | head -6
+	@sed -n 's/^# //p' Makefile | head -7
 
 up: setup
 	$(TCLONE) up --detach --image $(IMAGE)
@@ -59,6 +60,10 @@ test: test-setup
 bench: test-setup
 	TCLONE_CACHE=$(TCLONE_TEST_CACHE) $(PYTHON) bench/fork.py
 
+bench-stream: test-setup
+	@scripts/setup rivals
+	TCLONE_CACHE=$(TCLONE_TEST_CACHE) $(PYTHON) bench/stream.py
+
 soak: test-setup
 	TCLONE_CACHE=$(TCLONE_TEST_CACHE) $(PYTHON) bench/soak.py
 
@@ -67,4 +72,4 @@ clean:
 	[ ! -f native/Makefile ] || $(MAKE) --no-print-directory -C native clean
 	find engine portal tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help up down setup packages packages-test venv venv-test native web link test-setup test bench soak clean
+.PHONY: help up down setup packages packages-test venv venv-test native web link test-setup test bench bench-stream soak clean

@@ -11,6 +11,7 @@ from the host's root, for a process that nobody has placed. So there too each wo
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import time
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from engine import syscalls
 ROOT = Path("/sys/fs/cgroup")
 HYBRID_V2 = ROOT / "unified"
 INSIDE = "inside"
+_DEFAULT_RUN = Path("/run/tclone")
 _LIMITED = ("memory", "pids")
 # Groups that a workspace may make below its own in the v2 tree: each takes the host's memory.
 _MOST_GROUPS = 256
@@ -44,6 +46,13 @@ class Limits:
 
     memory: int | None
     pids: int | None
+
+
+def parent_of(run: Path) -> str:
+    """The name of the group that holds an engine's workspaces: `tclone` for the machine's engine, another for each other run directory."""
+    if run == _DEFAULT_RUN:
+        return "tclone"
+    return "tclone-" + hashlib.sha256(os.fsencode(run)).hexdigest()[:8]
 
 
 class Cgroups:
@@ -85,9 +94,9 @@ class Cgroups:
         """Make the groups that must be there before the container: with the limits, and in a v2 tree beside v1. Raises OSError."""
         if self.v2:
             # A group has only the files of the controllers that each group above passes on.
-            _pass_on(ROOT)
+            pass_on(ROOT, _LIMITED)
             (ROOT / self.parent).mkdir(exist_ok=True)
-            _pass_on(ROOT / self.parent)
+            pass_on(ROOT / self.parent, _LIMITED)
         for name in _LIMITED:
             if self.v2 or (ROOT / name).is_dir():
                 self._controller(name, workspace).mkdir(parents=True, exist_ok=True)
@@ -190,10 +199,10 @@ class Cgroups:
                 (root / self.parent).rmdir()
 
 
-def _pass_on(group: Path) -> None:
-    """Let the groups below a v2 group have the controllers that limits need."""
+def pass_on(group: Path, controllers: tuple[str, ...]) -> None:
+    """Let the groups below a v2 group have controllers. Raises OSError when the kernel refuses."""
     passed = _read(group / "cgroup.subtree_control").split()
-    missing = [name for name in _LIMITED if name not in passed]
+    missing = [name for name in controllers if name not in passed]
     if missing:
         (group / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in missing))
 

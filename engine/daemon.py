@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import fcntl
 import grp
-import hashlib
 import logging
 import os
 import pwd
@@ -21,7 +20,7 @@ from aiohttp import web
 
 from engine import hostlimits
 from engine.api import Api
-from engine.cgroups import Cgroups
+from engine.cgroups import Cgroups, parent_of
 from engine.config import Config
 from engine.database import Database
 from engine.errors import EngineError, Unavailable
@@ -37,7 +36,6 @@ from engine.tools import Tools
 
 log = logging.getLogger(__name__)
 
-_DEFAULT_RUN = Path("/run/tclone")
 _SHUTDOWN_SECONDS = 5.0
 
 
@@ -47,7 +45,7 @@ class Daemon:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.storage = Storage(config.data)
-        self.cgroups = Cgroups(_cgroup_parent(config.run))
+        self.cgroups = Cgroups(parent_of(config.run))
         self.runtime = Runtime(config.run, self.cgroups)
         self.tools = Tools(config.pool, config.libexec)
         self.images = ImageStore(config)
@@ -127,13 +125,6 @@ class Daemon:
 
     async def close(self) -> None:
         await self._stack.aclose()
-
-
-def _cgroup_parent(run: Path) -> str:
-    """`tclone` for the machine's engine, another name for each other run directory."""
-    if run == _DEFAULT_RUN:
-        return "tclone"
-    return "tclone-" + hashlib.sha256(os.fsencode(run)).hexdigest()[:8]
 
 
 def _account(name: str) -> pwd.struct_passwd | None:

@@ -15,6 +15,7 @@ import aiohttp
 from engine.cli import host, portal_account
 from engine.cli.supervisor import Check, Service
 from engine.cli.unprivileged import SETPRIV, launcher
+from engine.cli.weights import Standing
 from engine.config import Config
 from engine.errors import NotFound
 
@@ -27,6 +28,9 @@ PORTAL_HOST = "tclone.localhost"
 # Generous: opening the pool may have to make a file system, recovery looks at every workspace, and on a host busy with other work
 # the imports alone have been seen to take half a minute. A service that ends by itself is reported at once all the same.
 _START_SECONDS = 120.0
+# Before everything else the streams, which people look at; then what they click on. Workspaces have the default of 100 together. When
+# memory runs out something inside a workspace goes before either.
+STANDINGS = {"control": Standing(weight=500), "stream": Standing(weight=1000, oom_score_adj=-500)}
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ _TAIL_BYTES = 4096
 _START_ATTEMPTS = 3
 
 Check = Callable[[], Awaitable[bool]]
+Started = Callable[[str, int], list[str]]
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,9 @@ def _open_log(path: Path) -> BinaryIO:
 class _Keeper:
     """One service's process and its restarts."""
 
-    def __init__(self, service: Service, report: Callable[[str], None]) -> None:
+    def __init__(self, service: Service, report: Callable[[str], None], started: Started) -> None:
         self.service = service
+        self._started = started
         self._report = report
         self._task: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
@@ -118,6 +120,8 @@ class _Keeper:
                 env=dict(self.service.environment),
                 start_new_session=True,
             )
+        for note in self._started(self.service.name, process.pid):
+            self._report(note)
         ended = asyncio.create_task(process.wait())
         stopped = asyncio.create_task(self._stop.wait())
         await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -140,10 +144,11 @@ class _Keeper:
 
 
 class Supervisor:
-    """Runs the services until a signal. `report` gets one line for each thing worth a log line."""
+    """Runs the services until a signal. `report` gets one line for each thing worth a log line; `started` is called with the name and the
+    pid of each process at its start, and gives lines for the log too."""
 
-    def __init__(self, services: list[Service], report: Callable[[str], None]) -> None:
-        self._keepers = [_Keeper(service, report) for service in services]
+    def __init__(self, services: list[Service], report: Callable[[str], None], started: Started = lambda name, pid: []) -> None:
+        self._keepers = [_Keeper(service, report, started) for service in services]
         self._signal: asyncio.Future[int] | None = None
 
     async def start(self, phase: Callable[[str], None]) -> None:

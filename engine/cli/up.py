@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine import syscalls
+from engine.cgroups import parent_of
 from engine.cli import host, images, services, workspaces
 from engine.cli.output import Progress, printable
 from engine.cli.supervisor import StartFailure, Supervisor, tail, write_state
+from engine.cli.weights import Standings
 from engine.client import EngineClient
 from engine.config import Config
 from engine.errors import Conflict, EngineError, Internal, Unavailable
@@ -134,7 +136,8 @@ async def supervise(config: Config, port: int, phase: Callable[[str], None], rea
         write_state(_state_path(config), {**state, "phase": f"starting {name}"})
         phase(f"starting {name}")
 
-    supervisor = Supervisor(services.all_services(config, port), _report)
+    standings = Standings(parent_of(config.run), services.STANDINGS)
+    supervisor = Supervisor(services.all_services(config, port), _report, standings.give)
     try:
         with supervisor.signals():
             start = asyncio.create_task(supervisor.start(note))
@@ -156,6 +159,7 @@ async def supervise(config: Config, port: int, phase: Callable[[str], None], rea
             return number
     finally:
         await supervisor.stop()
+        standings.close()
         _state_path(config).unlink(missing_ok=True)
 
 

@@ -18,6 +18,7 @@ from portal.stream.control import Control, Desk
 from portal.stream.errors import BadRequest, Denied, NoSession, NotFound, NotReady, StreamError, Unavailable
 from portal.stream.headers import cookie_value, desktop_policy, desktop_response_headers, request_headers
 from portal.stream.proxy import Target, check_target, forward, upgrade, wants_upgrade
+from portal.stream.pace import Pace
 from portal.stream.registry import OpenRelay, Registry
 from portal.stream.relay import Relay
 from portal.stream.routing import Route
@@ -55,20 +56,14 @@ class Desktops:
         engine: Engine,
         workspaces: Workspaces,
         registry: Registry,
-        upgrade_spacing: float = UPGRADE_SPACING_SECONDS,
+        pace: Pace,
     ) -> None:
         self._client = client
         self._control = control
         self._engine = engine
         self._workspaces = workspaces
         self._registry = registry
-        self._upgrade_spacing = upgrade_spacing
-        # Workspace to the loop time before which no further viewer connects.
-        self._next_upgrade: dict[str, float] = {}
-
-    def forget(self, workspace: str) -> None:
-        """Drop what is kept for a workspace that is gone."""
-        self._next_upgrade.pop(workspace, None)
+        self._pace = pace
 
     async def serve(self, request: web.BaseRequest, route: Route, peer: str) -> web.StreamResponse:
         """Answer one request. Refusals are answers here, so that each carries the framing rules."""
@@ -222,8 +217,5 @@ class Desktops:
         return await upgrade(request, target, admit, offered)
 
     async def _wait_for_turn(self, workspace: str) -> None:
-        now = asyncio.get_running_loop().time()
-        turn = max(now, self._next_upgrade.get(workspace, 0.0))
-        self._next_upgrade[workspace] = turn + self._upgrade_spacing
-        if turn > now:
-            await asyncio.sleep(turn - now)
+        if (seconds := self._pace.take(workspace)) > 0:
+            await asyncio.sleep(seconds)

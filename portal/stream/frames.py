@@ -55,23 +55,41 @@ class FrameTracker:
         return self._left == 0 and not self._header
 
     def feed(self, data: bytes | memoryview, stop_at_boundary: bool = False) -> int:
-        """Follow `data`; the count of bytes followed: all of them, or up to the first frame end with `stop_at_boundary`."""
+        """Follow `data`; the count of bytes followed: all of them, or up to the first frame end with `stop_at_boundary`.
+
+        Runs for every read of every stream: what most reads are, a piece of one payload or a whole frame, is dealt with by arithmetic only.
+        """
         position, end = 0, len(data)
         while position < end:
-            if self._left:
-                step = min(self._left, end - position)
-                self._left -= step
-                position += step
-                if stop_at_boundary and self._left == 0:
-                    return position
-                continue
-            position += self._feed_header(data, position)
-            if stop_at_boundary and self.at_boundary:
+            left = self._left
+            if left:
+                if left > end - position:
+                    self._left = left - (end - position)
+                    return end
+                self._left = 0
+                position += left
+            elif self._header or end - position < _HEADER_MAX:
+                position += self._feed_header(data, position)
+            else:
+                first, second, at = data[position], data[position + 1], position + 2
+                left = second & 0x7F
+                if left == 126:
+                    left = data[at] << 8 | data[at + 1]
+                    at += 2
+                elif left == 127:
+                    left = int.from_bytes(data[at : at + 8], "big")
+                    at += 8
+                position = at + 4 if second & 0x80 else at
+                self._left = left
+                if first & 0x0F == _OPCODE_CLOSE:
+                    self.saw_close = True
+            if stop_at_boundary and self._left == 0 and not self._header:
                 return position
         return position
 
     def _feed_header(self, data: bytes | memoryview, position: int) -> int:
-        """Take header bytes from `position` on; the count taken. Sets the payload's length when the header is whole."""
+        """Take header bytes from `position` on, where too few for the longest header are left; the count taken. Sets the payload's length
+        when the header is whole."""
         held = self._header
         have = held + bytes(data[position : position + _HEADER_MAX - len(held)])
         if len(have) < 2:

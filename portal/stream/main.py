@@ -22,6 +22,8 @@ from engine.config import Config
 from engine.network.fdclient import FdClient
 from portal import privileges
 from portal.places import Places
+from portal.stream.desktop import UPGRADE_SPACING_SECONDS
+from portal.stream.pace import Pace
 from portal.stream.server import Settings, StreamServer
 
 _log = logging.getLogger("portal.stream")
@@ -31,12 +33,17 @@ _RESTART_PAUSE = 1.0
 _EXIT_UNAVAILABLE = 9
 
 
+def default_workers() -> int:
+    """One for each 2 cores that this process may use: the other one is the desktops', which make what is relayed."""
+    return max(1, len(os.sched_getaffinity(0)) // 2)
+
+
 def arguments(config: Config, argv: list[str] | None = None) -> argparse.Namespace:
     """Parse the command line; defaults are the configuration's."""
     parser = argparse.ArgumentParser(prog="python -m portal.stream", description="TLS, routing and byte relay of the portal")
     parser.add_argument("--bind", action="append", metavar="ADDRESS", help="address to listen on, repeatable (127.0.0.1 and ::1)")
     parser.add_argument("--port", type=int, default=config.portal_port)
-    parser.add_argument("--workers", type=int, default=1, help="processes that share the port")
+    parser.add_argument("--workers", type=int, default=default_workers(), help="processes that share the port (one per 2 cores: %(default)s)")
     parser.add_argument("--verbose", action="store_true")
     parsed = parser.parse_args(argv)
     if not 1 <= parsed.port <= 65535:
@@ -98,12 +105,15 @@ def _runner() -> Callable[[Coroutine[Any, Any, None]], None]:
     return run
 
 
-async def _serve(config: Config, options: argparse.Namespace, sockets: list[socket.socket], tls: ssl.SSLContext, worker: int) -> None:
+async def _serve(
+    config: Config, options: argparse.Namespace, sockets: list[socket.socket], tls: ssl.SSLContext, pace: Pace, worker: int
+) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     settings = Settings(
         run=Places(config).run,
+        pace=pace,
         name="stream" if worker == 0 else f"stream-{worker}",
         published=worker == 0,
     )
@@ -116,11 +126,15 @@ async def _serve(config: Config, options: argparse.Namespace, sockets: list[sock
         await server.stop()
 
 
-def _worker(config: Config, options: argparse.Namespace, sockets: list[socket.socket], tls: ssl.SSLContext, number: int) -> None:
-    _runner()(_serve(config, options, sockets, tls, number))
+def _worker(
+    config: Config, options: argparse.Namespace, sockets: list[socket.socket], tls: ssl.SSLContext, pace: Pace, number: int
+) -> None:
+    _runner()(_serve(config, options, sockets, tls, pace, number))
 
 
-def _supervise(config: Config, options: argparse.Namespace, listeners: list[list[socket.socket]], tls: ssl.SSLContext) -> None:
+def _supervise(
+    config: Config, options: argparse.Namespace, listeners: list[list[socket.socket]], tls: ssl.SSLContext, pace: Pace
+) -> None:
     """Keep one process for each set of listeners; a worker that dies is started again. Ends on SIGTERM or SIGINT."""
     running: dict[int, int] = {}
     stopping = False
@@ -140,7 +154,7 @@ def _supervise(config: Config, options: argparse.Namespace, listeners: list[list
         try:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
-            _worker(config, options, listeners[worker], tls, worker)
+            _worker(config, options, listeners[worker], tls, pace, worker)
             status = 0
         except BaseException:
             _log.exception("worker %d", worker)
@@ -177,8 +191,9 @@ def main(argv: list[str] | None = None) -> int:
     except LookupError as exc:
         print(f"portal stream: user {config.portal_user}: {exc}; `tclone up` makes it", file=sys.stderr)
         return _EXIT_UNAVAILABLE
+    pace = Pace(UPGRADE_SPACING_SECONDS)
     if options.workers == 1:
-        _worker(config, options, listeners[0], tls, 0)
+        _worker(config, options, listeners[0], tls, pace, 0)
     else:
-        _supervise(config, options, listeners, tls)
+        _supervise(config, options, listeners, tls, pace)
     return 0

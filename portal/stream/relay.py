@@ -53,24 +53,35 @@ class Side(asyncio.BufferedProtocol):
         return _SCRATCH_VIEW
 
     def buffer_updated(self, count: int) -> None:
-        self.forward(_SCRATCH_VIEW[:count])
+        self.forward(bytes(_SCRATCH_VIEW[:count]))
 
-    def forward(self, data: bytes | memoryview) -> None:
+    def forward(self, data: bytes) -> None:
         """Send `data`, received here, to the peer. Bytes for a peer that is gone are dropped: its loss closes this side too."""
         self.received += len(data)
+        if self.relay.closing:
+            self._forward_last(data)
+            return
+        if self.tracker is not None:
+            self.tracker.feed(data)
+        out = self.peer.transport
+        if out is not None and not out.is_closing():
+            out.write(data)
+
+    def _forward_last(self, data: bytes) -> None:
+        """While the relay closes: upstream's bytes up to the end of a frame, where our Close frame follows."""
         if self.discarding:
             self._discard(data)
             return
-        ending = self.relay.closing and self is self.relay.upstream
+        ending = self is self.relay.upstream
         if self.tracker is not None:
             data = data[: self.tracker.feed(data, stop_at_boundary=ending)]
         out = self.peer.transport
         if out is not None and not out.is_closing():
-            out.write(bytes(data))
+            out.write(data)
         if ending and self.tracker is not None and self.tracker.at_boundary:
             self.relay.finish_close()
 
-    def _discard(self, data: bytes | memoryview) -> None:
+    def _discard(self, data: bytes) -> None:
         """Our Close frame is out: drop what comes, until the client's own. It is the server that hangs up then (RFC 6455, 7.1.1)."""
         if self.tracker is None or self is not self.relay.client:
             return

@@ -20,10 +20,11 @@ from multidict import CIMultiDict
 
 from portal.stream import pages
 from portal.stream.control import Control
-from portal.stream.desktop import UPGRADE_SPACING_SECONDS, Desktops
+from portal.stream.desktop import Desktops
 from portal.stream.errors import Denied, StreamError, WrongHost
 from portal.stream.frames import GOING_AWAY, RESTART
 from portal.stream.headers import request_headers, response_headers
+from portal.stream.pace import Pace
 from portal.stream.ports import PublishedPorts
 from portal.stream.proxy import Target, check_target, forward, upgrade, wants_upgrade
 from portal.stream.registry import OpenRelay, Registry
@@ -46,13 +47,13 @@ _CONNECTIONS = 8000
 
 @dataclass(frozen=True)
 class Settings:
-    """What one worker needs. `run` is the portal's run directory, `name` tells workers apart; `published`: whether this one serves
-    the published ports (one worker does). `upgrade_spacing`: seconds between two viewers of one workspace."""
+    """What one worker needs. `run` is the portal's run directory, `pace` is shared by all workers, `name` tells them apart; `published`:
+    whether this one serves the published ports (one worker does)."""
 
     run: Path
+    pace: Pace
     name: str = "stream"
     published: bool = True
-    upgrade_spacing: float = UPGRADE_SPACING_SECONDS
 
 
 class _Server(web.Server):
@@ -113,7 +114,7 @@ class StreamServer:
         self._control_client = control_client(self._settings.run / "control.sock")
         self._desktop_client = desktop_client(self._descriptors)
         self.desktops = Desktops(
-            self._desktop_client, self.control, self._engine, self.workspaces, self.registry, self._settings.upgrade_spacing
+            self._desktop_client, self.control, self._engine, self.workspaces, self.registry, self._settings.pace
         )
         self._http = _Server(self._handle, self.registry)
         self.registry.start()
@@ -123,17 +124,17 @@ class StreamServer:
             self.ports.start()
         await self._open_health()
 
-    async def listen(self, sockets: list[socket.socket], tls: ssl.SSLContext) -> None:
-        """Serve on listening sockets."""
+    async def listen(self, sockets: list[socket.socket], tls: ssl.SSLContext | None) -> None:
+        """Serve on listening sockets. Without `tls` plain HTTP: for measuring what TLS costs."""
         loop = asyncio.get_running_loop()
+        patience = {"ssl_handshake_timeout": _HANDSHAKE_SECONDS, "ssl_shutdown_timeout": 1.0} if tls is not None else {}
         for sock in sockets:
             server = await loop.create_server(
                 self._http,
                 sock=sock,
                 ssl=tls,
-                ssl_handshake_timeout=_HANDSHAKE_SECONDS,
-                ssl_shutdown_timeout=1.0,
                 backlog=512,
+                **patience,
             )
             self._servers.append(server)
 
@@ -189,7 +190,6 @@ class StreamServer:
         self.ports.want(present)
 
     def _workspace_gone(self, workspace: str) -> None:
-        self.desktops.forget(workspace)
         self.registry.end_workspace(workspace, GOING_AWAY, "the workspace was discarded")
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:

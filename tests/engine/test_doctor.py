@@ -13,7 +13,7 @@ import pytest
 
 from engine.cgroups import ROOT, layout
 from engine.client import EngineClient
-from engine.daemon import _cgroup_parent
+from engine.cgroups import parent_of
 from engine.errors import Conflict, Unsupported
 from tests.engine import guest
 from tests.engine.support import IMAGE, REPO, Engine, eventually
@@ -104,7 +104,7 @@ async def test_outward_connections_are_noted_and_inner_ones_not(client: EngineCl
 async def test_a_paused_workspace(engine: Engine, client: EngineClient, workspace: str) -> None:
     group = ROOT if layout() == "v2" else ROOT / "freezer"
     state, frozen, thawed = ("cgroup.freeze", "1", "0") if layout() == "v2" else ("freezer.state", "FROZEN", "THAWED")
-    file = group / _cgroup_parent(engine.run) / workspace / state
+    file = group / parent_of(engine.run) / workspace / state
     file.write_text(frozen)
     try:
         with pytest.raises(Conflict, match="paused"):

@@ -12,7 +12,7 @@ import pytest
 from engine import cgroups
 from engine.cgroups import HYBRID_V2, ROOT, Cgroups, Limits, layout
 from engine.client import EngineClient
-from engine.daemon import _cgroup_parent
+from engine.cgroups import parent_of
 from tests.engine import guest
 from tests.engine.support import IMAGE, Engine, leftovers, pids_of
 
@@ -29,7 +29,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def limits_of(engine: Engine, identity: str) -> dict[str, int]:
     """The limits that the host's files say, at the group that the engine sets."""
-    group = Path(_cgroup_parent(engine.run)) / identity
+    group = Path(parent_of(engine.run)) / identity
     memory = ROOT / group / "memory.max" if layout() == "v2" else ROOT / "memory" / group / "memory.limit_in_bytes"
     pids = (ROOT if layout() == "v2" else ROOT / "pids") / group / "pids.max"
     return {"memory": int(memory.read_text()), "pids": int(pids.read_text())}
@@ -91,7 +91,7 @@ async def test_every_process_is_in_a_group_of_the_tree_beside(engine: Engine, cl
     branch = (await client.fork(source))["branches"][0]["id"]
     for ref in (source, branch):
         async with client.exec(ref, ["sleep", "1000"]):
-            group = f"/{_cgroup_parent(engine.run)}/{ref}/{cgroups.INSIDE}"
+            group = f"/{parent_of(engine.run)}/{ref}/{cgroups.INSIDE}"
             pids = pids_of(engine, ref)
             assert len(pids) >= 2
             for pid in pids:
@@ -101,14 +101,14 @@ async def test_every_process_is_in_a_group_of_the_tree_beside(engine: Engine, cl
 
 async def test_groups_of_a_crashed_engine_are_removed(engine: Engine, client: EngineClient) -> None:
     """Groups that no workspace owns, in all trees, with a group below that someone made."""
-    groups = Cgroups(_cgroup_parent(engine.run))
+    groups = Cgroups(parent_of(engine.run))
     groups.open()
     try:
         groups.prepare("ws-4711", Limits(MEMORY, PIDS))
     finally:
         groups.close()
     tree = HYBRID_V2 if layout() == "hybrid" else ROOT if layout() == "v2" else ROOT / "pids"
-    (tree / _cgroup_parent(engine.run) / "ws-4711" / "made").mkdir()
+    (tree / parent_of(engine.run) / "ws-4711" / "made").mkdir()
     await engine.stop(signal.SIGKILL)
     await engine.start()
     assert leftovers(engine, "ws-4711") == []

@@ -206,7 +206,7 @@ async def test_viewers_of_one_workspace_are_spaced_out(world: World) -> None:
         await echo(reader, writer)
 
     await world.raw_websocket(note)
-    world.server.desktops._upgrade_spacing = 0.6
+    world.pace.spacing = 0.6
     await asyncio.gather(world.websocket(), world.websocket())
     assert abs(times[1] - times[0]) >= 0.5
 

@@ -18,6 +18,7 @@ from engine.config import Config
 from engine.errors import Conflict, EngineError, NotFound, Unavailable
 from portal.hosts import PORTAL_HOST
 from portal.stream.main import tls_context
+from portal.stream.pace import Pace
 from portal.stream.server import Settings, StreamServer
 
 DESK_COOKIE = "__Host-tclone-desk"
@@ -305,7 +306,7 @@ class World:
         self.trust = ssl.create_default_context(cafile=str(tls / "ca.pem"))
         self.port = 0
         # Viewers of one workspace are spaced out; most tests do not wait for that.
-        self.upgrade_spacing = 0.0
+        self.pace = Pace(0.0)
         self.cookies: dict[str, str] = {}
         self._clients: list[Client] = []
         self._servers: list[asyncio.Server] = []
@@ -331,7 +332,7 @@ class World:
             self.on_engine_lost = on_lost
             return self.descriptors
 
-        return StreamServer(Settings(self.run, upgrade_spacing=self.upgrade_spacing), self.engine, descriptors)
+        return StreamServer(Settings(self.run, self.pace), self.engine, descriptors)
 
     async def stop(self) -> None:
         for client in self._clients:
@@ -342,6 +343,7 @@ class World:
             server.close()
         for runner in self._runners:
             await runner.cleanup()
+        self.pace.close()
         await asyncio.sleep(0.01)
 
     async def until(self, condition: Callable[[], object], seconds: float = 5.0) -> None:
