@@ -252,9 +252,7 @@ class Api:
         workspace = self._manager.find(request.match_info["ref"])
         if not workspace.desktop:
             raise Conflict(f"{workspace.id} has no desktop: its image {workspace.image} is headless")
-        if not workspace.stream_token or not workspace.alive:
-            raise Conflict(f"the desktop of {workspace.id} is not ready; it is {workspace.state.value}")
-        answer = {"port": workspace.stream_port, "token": workspace.stream_token}
+        answer = {"port": workspace.stream_port, "token": await self._manager.stream_tokens.current(workspace)}
         return web.json_response(answer, headers={"Cache-Control": "no-store"})
 
     # Events

@@ -27,6 +27,7 @@ from engine.process import Executor
 from engine.program import check_start_command
 from engine.runtime import Runtime
 from engine.storage import Storage
+from engine.stream_tokens import StreamTokens
 from engine.threads import in_thread
 from engine.tools import Tools
 from engine.workspace import State, Workspace, check_reference, now
@@ -73,6 +74,7 @@ class Manager:
         self.executor = Executor(runtime, tools, config.run)
         self.events = Events(lambda: [workspace.public() for workspace in self.workspaces.values()])
         self.workspaces: dict[str, Workspace] = {}
+        self.stream_tokens = StreamTokens()
         self.locks: dict[str, asyncio.Lock] = {}
         self.forks_begun: Counter[str] = Counter()
         self._names_taken: set[str] = set()
@@ -179,6 +181,7 @@ class Manager:
         """Undo a launch that did not come to life."""
         self.unwatch(workspace.id)
         self.workspaces.pop(workspace.id, None)
+        self.stream_tokens.forget(workspace.id)
         await self.destroy(workspace.id)
         await self.database.delete_workspace(workspace.id, now(), forget=True)
         self.events.publish("gone", workspace.id, {})
@@ -332,6 +335,7 @@ class Manager:
         await self.destroy(workspace.id)
         workspace.move_to(State.GONE)
         self.workspaces.pop(workspace.id, None)
+        self.stream_tokens.forget(workspace.id)
         self.locks.pop(workspace.id, None)
         self.forks_begun.pop(workspace.id, None)
         await self.database.delete_workspace(workspace.id, now())

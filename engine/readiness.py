@@ -86,6 +86,19 @@ class Desktop:
         except (aiohttp.ClientError, OSError, TimeoutError):
             return False
 
+    async def knows(self, token: str) -> bool:
+        """Whether `token` would let a viewer in; False also for any answer that is not understood. Raises ConnectionError when nobody
+        listens, TimeoutError."""
+        headers = {"Authorization": f"Bearer {token}"}
+        try:
+            # Without an upgrade this is the viewers' own question whether they may connect again.
+            async with self._http.get(self._base + "/api/websockets", headers=headers, allow_redirects=False) as answer:
+                return answer.status in (200, 204)
+        except aiohttp.ClientConnectorError as error:
+            raise ConnectionRefusedError(str(error)) from error
+        except (aiohttp.ClientError, OSError):
+            return False
+
     async def has_picture(self) -> bool:
         """Whether a screenshot shows more than one colour."""
         png = await self._get("/api/screenshot?display=primary", self._workspace.master_token)

@@ -203,9 +203,10 @@ class Desktops:
     async def _stream(
         self, request: web.BaseRequest, route: Route, target: Target, cookie: str, desk: Desk
     ) -> web.StreamResponse:
+        await self._wait_for_turn(route.workspace)
+        # Last: the engine has just made sure that the desktop's server knows it, which one that was started again would not.
         token = await self._token(route.workspace)
         offered = _token_protocols(target.headers, token)
-        await self._wait_for_turn(route.workspace)
 
         def admit(relay: Relay) -> None:
             if not self._control.still_good(cookie, route.workspace):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from engine.client import EngineClient
+from engine.errors import Conflict
 from engine.images import ImageStore
 from tests.engine import guest
 from tests.engine.support import IMAGE, Engine
@@ -25,12 +30,47 @@ def publish_desktop(engine: Engine, server: Path) -> None:
     store.discard(stage)
 
 
+async def _tables(client: EngineClient, ref: str) -> list[list[str]]:
+    """The tokens of each table that the stream server was told."""
+    _, out, _ = await client.run(ref, ["cat", "/tmp/tables"])
+    return [list(json.loads(line)) for line in out.splitlines()]
+
+
+async def test_a_stream_server_that_started_again_is_told_its_token_before_a_viewer_comes(
+    engine: Engine, client: EngineClient, tmp_path: Path
+) -> None:
+    publish_desktop(engine, guest.build("desktop", tmp_path))
+    source = (await client.launch("desk", wait=True))["id"]
+    token = (await client.stream_token(source))["token"]
+    assert (await client.stream_token(source))["token"] == token
+    assert await _tables(client, source) == [[token]]
+    assert (await client.run(source, ["busybox", "touch", "/tmp/restarted"]))[0] == 0
+    # What was true a moment ago is believed for one second.
+    await asyncio.sleep(1.2)
+    assert (await client.stream_token(source))["token"] == token
+    assert await _tables(client, source) == [[token], [token]]
+
+
+async def test_without_a_stream_server_there_is_no_token(engine: Engine, client: EngineClient, tmp_path: Path) -> None:
+    """A viewer let through now would meet a server that has not been told yet."""
+    publish_desktop(engine, guest.build("desktop", tmp_path))
+    source = (await client.launch("desk", wait=True))["id"]
+    await client.stream_token(source)
+    assert (await client.run(source, ["busybox", "touch", "/tmp/deaf"]))[0] == 0
+    await asyncio.sleep(1.2)
+    with pytest.raises(Conflict, match="stream server of ws-[0-9]+ is starting again"):
+        await client.stream_token(source)
+    assert (await client.run(source, ["busybox", "rm", "/tmp/deaf"]))[0] == 0
+    async with asyncio.timeout(10):
+        while True:
+            with contextlib.suppress(Conflict):
+                await client.stream_token(source)
+                break
+            await asyncio.sleep(0.1)
+
+
 async def test_a_fork_rotates_the_token_of_its_branches(engine: Engine, client: EngineClient, tmp_path: Path) -> None:
     publish_desktop(engine, guest.build("desktop", tmp_path))
-
-    async def tables(ref: str) -> list[list[str]]:
-        _, out, _ = await client.run(ref, ["cat", "/tmp/tables"])
-        return [list(json.loads(line)) for line in out.splitlines()]
 
     source = (await client.launch("desk", wait=True))["id"]
     first = (await client.stream_token(source))["token"]
@@ -41,6 +81,6 @@ async def test_a_fork_rotates_the_token_of_its_branches(engine: Engine, client: 
     assert len({first, *tokens}) == 3 and min(len(token) for token in tokens) >= 40
     assert (await client.stream_token(source))["token"] == first
     # What the stream server itself was told: in a branch its own token replaced the source's.
-    assert await tables(source) == [[first]]
+    assert await _tables(client, source) == [[first]]
     for branch, token in zip(branches, tokens, strict=True):
-        assert await tables(branch) == [[first], [token]]
+        assert await _tables(client, branch) == [[first], [token]]
