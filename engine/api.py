@@ -19,6 +19,7 @@ from engine.api_changes import ChangeRoutes
 from engine.api_exec import serve_exec
 from engine.api_files import FileRoutes
 from engine.api_ports import PortRoutes
+from engine.api_screen import ScreenService
 from engine.config import DEFAULT_MEMORY
 from engine.errors import BadRequest, Conflict, EngineError, Internal
 from engine.events import Watcher
@@ -37,7 +38,9 @@ from engine.workspace import (
     check_argv,
     check_env,
     check_integer,
+    check_labels,
     check_name,
+    check_network,
     check_ports,
 )
 
@@ -83,6 +86,7 @@ class Api:
         self._manager = manager
         self._forker = forker
         self._images = images
+        self._screens = ScreenService(manager)
         self._users = users
         self._usage = Stats(manager.cgroups)
         self._files = FileRoutes(manager)
@@ -108,6 +112,7 @@ class Api:
                 web.get(one + "/doctor", self._examine),
                 web.get(one + "/stats", self._stats),
                 web.get(one + "/stream-token", self._stream_token),
+                web.get(one + "/screenshot", self._screens.screenshot),
                 web.get("/v1/events", self._events),
                 web.get("/v1/images", self._images.list),
                 web.post("/v1/images/import", self._images.import_),
@@ -133,6 +138,7 @@ class Api:
         return await handler(request)
 
     async def _close_sockets(self, _: web.Application) -> None:
+        await self._screens.close()
         for watcher in list(self._sockets):
             with contextlib.suppress(Exception):
                 await watcher.close(code=WSCloseCode.GOING_AWAY, message=b"the engine stops")
@@ -178,7 +184,7 @@ class Api:
 
     async def _fork(self, request: web.Request) -> web.Response:
         body = await _json_body(request)
-        _only(body, "request_id", "copies", "name", "tcp_close", "ghost_limit", "hostname", "new_machine_id")
+        _only(body, "request_id", "copies", "name", "tcp_close", "ghost_limit", "hostname", "new_machine_id", "network", "labels")
         ref = request.match_info["ref"]
         options = _fork_options(body)
         body["ref"] = ref
@@ -322,9 +328,7 @@ def _launch_of(body: dict[str, Any]) -> Launch:
     image = body.get("image")
     if not isinstance(image, str) or not 1 <= len(image) <= 256:
         raise BadRequest("image must name an image; `tclone image ls` lists them")
-    network = body.get("network", "open")
-    if network not in ("open", "none"):
-        raise BadRequest("network must be `open` or `none`")
+    network = check_network(body.get("network", "open"))
     memory, pids, shm, name = body.get("memory"), body.get("pids"), body.get("shm"), body.get("name")
     return Launch(
         image=image,
@@ -344,8 +348,12 @@ def _fork_options(body: dict[str, Any]) -> ForkOptions:
     for switch in ("tcp_close", "new_machine_id"):
         if not isinstance(body.get(switch, False), bool):
             raise BadRequest(f"{switch} must be true or false")
+    copies = check_integer(body.get("copies", 1), "copies", 1, MAX_COPIES)
+    network = body.get("network")
     return ForkOptions(
-        copies=check_integer(body.get("copies", 1), "copies", 1, MAX_COPIES),
+        copies=copies,
+        network=None if network is None else check_network(network),
+        labels=check_labels(body.get("labels"), copies),
         name=None if name is None else check_name(name),
         tcp_close=body.get("tcp_close", False),
         ghost_limit=None if ghost is None else check_integer(ghost, "ghost_limit (bytes)", 0, 1 << 50),

@@ -8,12 +8,14 @@ import io
 import json
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import aiohttp
+from aiohttp import hdrs
 from yarl import URL
 
 from engine.errors import EngineError, Internal, Unavailable, from_wire
@@ -27,6 +29,16 @@ _LINE_LIMIT = 1 << 20
 
 Workspace = dict[str, Any]
 Image = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Screenshot:
+    """An encoded picture, its media type and entity tag, and the size of the whole screen."""
+
+    content: bytes
+    content_type: str
+    tag: str
+    screen: tuple[int, int]
 
 
 class ExecSession:
@@ -145,11 +157,16 @@ class EngineClient:
         ghost_limit: int | None = None,
         hostname: str | None = None,
         new_machine_id: bool = False,
+        network: str | None = None,
+        labels: list[str] | None = None,
         request_id: str | None = None,
     ) -> dict[str, Any]:
-        """Fork a workspace; the fork result with every milestone. `hostname`, `new_machine_id`: docs/how-to/fork-identity.md."""
+        """Fork a workspace; the fork result with every milestone. `network`: what the branches may reach, None as the source; `hostname`, `new_machine_id`: docs/how-to/fork-identity.md."""
         body: dict[str, Any] = {"copies": copies, "tcp_close": tcp_close, "request_id": request_id or uuid.uuid4().hex}
-        optional = {"name": name, "ghost_limit": ghost_limit, "hostname": hostname, "new_machine_id": new_machine_id or None}
+        optional = {
+            "name": name, "ghost_limit": ghost_limit, "hostname": hostname, "new_machine_id": new_machine_id or None,
+            "network": network, "labels": labels,
+        }  # fmt: skip
         body.update({key: value for key, value in optional.items() if value is not None})
         return await self._json("POST", _path(ref, "/fork"), body)
 
@@ -214,6 +231,19 @@ class EngineClient:
     async def stream_token(self, ref: str) -> dict[str, Any]:
         """{"port", "token"} of the workspace's desktop; Conflict until it is ready."""
         return await self._json("GET", _path(ref, "/stream-token"))
+
+    async def screenshot(
+        self, ref: str, *, width: int | None = None, format: str = "png", max_age_ms: int = 0, tag: str | None = None
+    ) -> Screenshot | None:
+        """A picture of the desktop's screen, or None when it is still the one with `tag`. Conflict while there is none to take."""
+        values = {"width": width, "format": format, "max_age_ms": max_age_ms}
+        query = urlencode({name: value for name, value in values.items() if value is not None})
+        headers = {hdrs.IF_NONE_MATCH: tag} if tag else {}
+        async with self._request("GET", _path(ref, f"/screenshot?{query}"), headers=headers) as answer:
+            if answer.status == 304:
+                return None
+            wide, _, high = answer.headers["Screen-Size"].partition("x")
+            return Screenshot(await answer.read(), answer.content_type, answer.headers[hdrs.ETAG], (int(wide), int(high)))
 
     async def logs(self, ref: str, *, tail: int = 200, follow: bool = False) -> AsyncIterator[bytes]:
         """Console output in chunks; with `follow` until the workspace is removed."""

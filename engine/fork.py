@@ -44,6 +44,8 @@ class ForkOptions:
     tcp_close: bool = False
     ghost_limit: int | None = None
     identity: Identity = Identity()
+    network: str | None = None  # None: the source's
+    labels: list[str] = field(default_factory=list)
 
     def arguments(self) -> list[str]:
         """Options for the native program."""
@@ -192,7 +194,7 @@ class Forker:
         manager, source = self._manager, run.source
         syncing = asyncio.ensure_future(in_thread(lambda: self._sync(run)))
         try:
-            run.stages = await self.stages.take(run.options.copies, source.network)
+            run.stages = await self.stages.take(run.options.copies, run.options.network or source.network)
             for stage in run.stages:
                 undo.push_async_callback(self.stages.discard, stage)
             run.journal = await manager.database.journal_begin("fork", {"ids": [stage.id for stage in run.stages]})
@@ -223,7 +225,8 @@ class Forker:
         return Workspace(
             id=stage.id, name=name, kind="branch", image=source.image, state=State.STARTING, parent=source.id, batch=run.batch,
             index=index, generation=source.generation + 1, desktop=source.desktop,
-            ports={str(container): host for container, host in ports.items()}, network=source.network,
+            ports={str(container): host for container, host in ports.items()}, network=stage.policy,
+            label=run.options.labels[index] if run.options.labels else "",
             memory_limit=source.memory_limit, pids_limit=source.pids_limit, image_digest=source.image_digest,
             tools_digest=source.tools_digest, stream_port=source.stream_port, hostname=hostname, env=dict(source.env),
             workdir=source.workdir, pid=stage.pid, pid_start=stage.pid_start, master_token=source.master_token,

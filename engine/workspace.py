@@ -12,6 +12,7 @@ from typing import Any
 from engine.config import DEFAULT_MEMORY
 from engine.errors import BadRequest, Conflict, Internal
 
+MAX_LABEL = 80
 MAX_COPIES = 8
 MIN_MEMORY = 16 << 20
 MAX_PIDS = 4_000_000
@@ -70,6 +71,7 @@ class Workspace:
     desktop: bool = False
     ports: dict[str, int] = field(default_factory=dict)
     network: str = "open"
+    label: str = ""  # what it is for, in its owner's words
     created: str = field(default_factory=now)
     memory_limit: int = DEFAULT_MEMORY
     error: str | None = None
@@ -155,6 +157,25 @@ def branch_names(base: str, copies: int) -> list[str]:
     """NAME for one branch, NAME-0 … NAME-(N-1) for more."""
     names = [base] if copies == 1 else [f"{base}-{index}" for index in range(copies)]
     return [check_name(name) for name in names]
+
+
+def check_labels(labels: object, copies: int) -> list[str]:
+    """A label for each of `copies` branches, "" for those that were given none."""
+    if labels is None:
+        return [""] * copies
+    if not isinstance(labels, list) or len(labels) > copies or not all(isinstance(label, str) for label in labels):
+        raise BadRequest(f"labels must be a list of at most {copies} texts, one for each copy")
+    for label in labels:
+        if len(label) > MAX_LABEL or not label.isprintable():
+            raise BadRequest(f"label {_shown(label)} is not usable: at most {MAX_LABEL} characters in one line")
+    return [label.strip() for label in labels] + [""] * (copies - len(labels))
+
+
+def check_network(network: object) -> str:
+    """A level of outgoing traffic."""
+    if network not in ("open", "none"):
+        raise BadRequest("network must be `open` or `none`")
+    return str(network)
 
 
 def check_ports(ports: object) -> dict[int, int | None]:

@@ -126,6 +126,8 @@ def _workspace_commands(commands: "argparse._SubParsersAction[argparse.ArgumentP
     fork.add_argument("--tcp-close", action="store_true", help="close every established TCP connection in the branches, also those inside the workspace")
     fork.add_argument("--hostname", type=values.workspace_name, metavar="BASE", help="give branches a host name of their own: BASE, or BASE-0, BASE-1, … (default: the source's)")
     fork.add_argument("--new-machine-id", action="store_true", help="give each branch a machine id of its own (default: the source's)")
+    fork.add_argument("--network", choices=("open", "none"), help="outgoing traffic of the branches (default: the source's)")
+    fork.add_argument("--label", action="append", metavar="TEXT", help="what a branch is for; give it once for each branch, in their order")
     fork.add_argument("--ghost-limit", type=values.size, metavar="SIZE", help="most to carry over of deleted but open files, all together (default 256m)")
     _json(fork)
 

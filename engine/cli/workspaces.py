@@ -103,6 +103,8 @@ async def fork(client: EngineClient, arguments: argparse.Namespace) -> int:
                 ghost_limit=arguments.ghost_limit,
                 hostname=arguments.hostname,
                 new_machine_id=arguments.new_machine_id,
+                network=arguments.network,
+                labels=arguments.label or None,
             )
         except Unsupported as refused:
             if arguments.json:

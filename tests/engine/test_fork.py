@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine.client import EngineClient
-from engine.errors import Conflict, EngineError, Internal, LimitReached, Unsupported
+from engine.errors import BadRequest, Conflict, EngineError, Internal, LimitReached, Unsupported
 from tests.engine.support import IMAGE, NATIVE, Engine, eventually, leftovers
 from tests.leaks import LeakCounter
 
@@ -172,6 +172,27 @@ async def test_options_reach_the_fork_program(client: EngineClient, source: dict
     await client.fork("src", tcp_close=True, ghost_limit=12345)
     arguments = (fake_libexec / "arguments").read_text()
     assert "--tcp-close" in arguments and "--ghost-limit 12345" in arguments
+
+
+async def test_branches_may_reach_less_and_say_what_they_are_for(client: EngineClient, source: dict) -> None:
+    result = await client.fork("src", copies=2, network="none", labels=["try the new parser"])
+    made = [await client.get(branch["id"]) for branch in result["branches"]]
+    assert [branch["network"] for branch in made] == ["none", "none"]
+    assert [branch["label"] for branch in made] == ["try the new parser", ""]
+    # A branch of a closed one is closed as well, unless the fork says otherwise; labels are not handed down.
+    below = await client.fork(made[0]["id"])
+    grandchild = await client.get(below["branches"][0]["id"])
+    assert (grandchild["network"], grandchild["label"]) == ("none", "")
+    assert (await client.get("src"))["network"] == "open"
+
+
+@pytest.mark.parametrize(
+    "options", [{"network": "some"}, {"labels": ["a", "b"]}, {"labels": ["x" * 81]}, {"labels": ["two\nlines"]}, {"labels": [7]}, {"labels": "a"}]
+)
+async def test_unusable_levels_and_labels_are_refused(client: EngineClient, source: dict, options: dict) -> None:
+    with pytest.raises(BadRequest):
+        await client.fork("src", **options)
+    assert (await client.get("src"))["state"] == "ready"
 
 
 async def test_ids_of_a_batch_ascend(client: EngineClient, source: dict) -> None:

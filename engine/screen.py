@@ -1,0 +1,131 @@
+"""Pictures of desktops: read from the workspace's X server by the engine, scaled and encoded, with an entity tag.
+
+Nothing runs inside the workspace for it and its stream server has no part in it, so a picture costs the same with a hundred viewers or
+none. What a hostile workspace sends is raw pixels: no image file of its making is ever parsed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import io
+import os
+import time
+import weakref
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from PIL import Image
+
+from engine import syscalls, x11
+from engine.errors import Conflict, Unavailable
+from engine.threads import in_thread
+from engine.workspace import State, Workspace
+
+FORMATS = {"jpeg": "image/jpeg", "png": "image/png"}
+MOST_AGE_MS = 10_000
+SMALLEST_WIDTH, LARGEST_WIDTH = 16, 7680
+
+_DISPLAY = ":1"
+# A server that is frozen or hostile; one on a busy machine needs a tenth of it.
+_GRAB_SECONDS = 5.0
+_JPEG_QUALITY = 72
+# Level 1 takes a third of the time of the usual 6, for a fifth more bytes.
+_PNG_LEVEL = 1
+_ENCODERS = 2
+# Pictures kept for whoever asks next, a few for each workspace; full-size ones are kept too, so their bytes count.
+_KEPT_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An encoded picture. `begun`: monotonic seconds before which nothing on the screen can be missing in it; `screen`: size of the whole screen."""
+
+    content: bytes
+    format: str
+    tag: str
+    size: tuple[int, int]
+    screen: tuple[int, int]
+    begun: float
+
+
+class Screens:
+    """The screens of an engine's workspaces. One grab at a time for each of them; what came in meanwhile shares it when that is fresh enough."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, int | None, str], Picture] = OrderedDict()
+        self._bytes = 0
+        # Only those in use: a workspace that is gone leaves nothing.
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._encoders = ThreadPoolExecutor(_ENCODERS, thread_name_prefix="screen")
+
+    def close(self) -> None:
+        self._encoders.shutdown(wait=False, cancel_futures=True)
+
+    async def picture(self, workspace: Workspace, width: int | None = None, format: str = "png", max_age: float = 0.0) -> Picture:
+        """What the screen shows, at most `width` pixels wide (never enlarged), in a `format` of FORMATS.
+
+        A picture that was begun no more than `max_age` seconds before this call will do; with 0 it shows everything that happened before
+        the call. Raises Conflict while there is no screen to look at, Unavailable when the X server does not answer.
+        """
+        if not workspace.desktop:
+            raise Conflict(f"{workspace.id} has no desktop: its image {workspace.image} is headless")
+        oldest = time.monotonic() - max_age
+        lock = self._locks.setdefault(workspace.id, asyncio.Lock())
+        async with lock:
+            kept = self._kept.get((workspace.id, width, format))
+            if kept is not None and kept.begun >= oldest:
+                self._kept.move_to_end((workspace.id, width, format))
+                return kept
+            if workspace.state is not State.READY:
+                # Frozen, or about to be: a question now would only be a connection more in what is captured.
+                raise Conflict(f"{workspace.id} shows no picture now: it is {workspace.state.value}; try again when it is ready")
+            begun = time.monotonic()
+            raster = await self._grab(workspace)
+            made = await in_thread(lambda: _encoded(raster, width, format, begun), self._encoders)
+            self._keep((workspace.id, width, format), made)
+            return made
+
+    async def _grab(self, workspace: Workspace) -> x11.Raster:
+        try:
+            root = syscalls.open_of_process(workspace.pid, workspace.pid_start, "root", os.O_PATH | os.O_DIRECTORY)
+        except OSError:
+            raise Conflict(f"{workspace.id} has ended; `tclone logs {workspace.id}` may say why") from None
+        try:
+            async with asyncio.timeout(_GRAB_SECONDS):
+                return await x11.grab(root, workspace.env.get("DISPLAY", _DISPLAY))
+        except TimeoutError:
+            raise Unavailable(f"the X server of {workspace.id} sent no picture within {_GRAB_SECONDS:g} s; try again") from None
+        except x11.XError as error:
+            raise Unavailable(f"no picture of {workspace.id}: {error}; see `tclone logs {workspace.id}`") from None
+        finally:
+            os.close(root)
+
+    def _keep(self, key: tuple[str, int | None, str], picture: Picture) -> None:
+        with contextlib.suppress(KeyError):
+            self._bytes -= len(self._kept.pop(key).content)
+        self._kept[key] = picture
+        self._bytes += len(picture.content)
+        while self._bytes > _KEPT_BYTES:
+            self._bytes -= len(self._kept.popitem(last=False)[1].content)
+
+
+def _encoded(raster: x11.Raster, width: int | None, format: str, begun: float) -> Picture:
+    """Scale and encode. Runs in a thread; Pillow lets go of the interpreter while it works."""
+    screen = (raster.width, raster.height)
+    # As four channels the pixels need no copy before they are made fewer; blue and red change places at the end.
+    image = Image.frombuffer("RGBX", screen, raster.pixels, "raw", "RGBX", 0, 1)
+    if width is not None and width < raster.width:
+        # First by a whole factor, which is three times as fast as one step.
+        image = image.resize((width, max(1, round(raster.height * width / raster.width))), Image.Resampling.BOX, reducing_gap=1.0)
+    pixels = raster.pixels if image.size == screen else image.tobytes()
+    tag = hashlib.blake2b(pixels, digest_size=12, person=format.encode()).hexdigest()
+    image = Image.frombuffer("RGB", image.size, pixels, "raw", "BGRX", 0, 1)
+    file = io.BytesIO()
+    if format == "jpeg":
+        image.save(file, "JPEG", quality=_JPEG_QUALITY)
+    else:
+        image.save(file, "PNG", compress_level=_PNG_LEVEL)
+    return Picture(file.getvalue(), format, tag, image.size, screen, begun)

@@ -1,0 +1,130 @@
+"""Enough of the X11 protocol to read the root window: connect, set up, GetImage, leave.
+
+The server belongs to a workspace and may be hostile: it has to be quick, and nothing it says makes us allocate more than a screen of
+`MOST_PIXELS`. Nothing else of what it sends is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import stat
+import struct
+from dataclasses import dataclass
+
+from engine import syscalls
+
+# A screen of 8K. At 4 bytes each that is 132 MB for one picture, which is as much as a picture may cost.
+MOST_PIXELS = 7680 * 4320
+_BYTES_PER_PIXEL = 4
+_SETUP = struct.pack("<BxHHHH2x", ord("l"), 11, 0, 0, 0)
+_SETUP_HEAD = struct.Struct("<BBHHH")
+_LONGEST_SETUP = 256 * 1024
+_REPLY = struct.Struct("<BBHIIIIIII")
+_GET_IMAGE, _Z_PIXMAP = 73, 2
+_ALL_PLANES = 0xFFFFFFFF
+_DISPLAY = re.compile(r"(?:unix)?:([0-9]{1,5})(?:\.[0-9]{1,3})?")
+
+
+class XError(Exception):
+    """The X server cannot be reached, refuses, or does not speak X11; says which."""
+
+
+@dataclass(frozen=True)
+class Screen:
+    """The root window of the first screen."""
+
+    root: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class Raster:
+    """Pixels of a screen: rows of 4 bytes each, blue first, the fourth meaningless."""
+
+    width: int
+    height: int
+    pixels: bytearray
+
+
+async def grab(root_fd: int, display: str) -> Raster:
+    """The picture that `display` of the tree at `root_fd` shows now, without the pointer. Raises XError; set a time limit around it."""
+    try:
+        with _socket_of(root_fd, display) as sock:
+            return await _grab(asyncio.get_running_loop(), sock)
+    except EOFError:
+        raise XError(f"display {display}: the X server closed the connection") from None
+    except OSError as error:
+        raise XError(f"display {display}: {error}") from error
+
+
+def _socket_of(root_fd: int, display: str) -> socket.socket:
+    """A connection to the display's socket file, found with the kernel holding the walk inside the tree."""
+    number = _DISPLAY.fullmatch(display)
+    if number is None:
+        raise XError(f"{display[:40]!r} is no local display")
+    path = f"/tmp/.X11-unix/X{number[1]}"
+    found = syscalls.openat2(root_fd, path, os.O_PATH, syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS)
+    try:
+        if not stat.S_ISSOCK(os.fstat(found).st_mode):
+            raise XError(f"{path} is not a socket")
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            sock.setblocking(False)
+            # A local connection is made at once or refused, also when its queue is full.
+            sock.connect(f"/proc/self/fd/{found}")
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+    finally:
+        os.close(found)
+
+
+async def _grab(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> Raster:
+    await loop.sock_sendall(sock, _SETUP)
+    status, _, _, _, words = _SETUP_HEAD.unpack(await _receive(loop, sock, _SETUP_HEAD.size))
+    if words * 4 > _LONGEST_SETUP:
+        raise XError("the X server's greeting is too long")
+    greeting = bytes(await _receive(loop, sock, words * 4))
+    if status != 1:
+        raise XError("the X server lets nobody in without authority")
+    screen = screen_of(greeting)
+    request = struct.pack("<BBHIhhHHI", _GET_IMAGE, _Z_PIXMAP, 5, screen.root, 0, 0, screen.width, screen.height, _ALL_PLANES)
+    await loop.sock_sendall(sock, request)
+    kind, depth, _, length, *_ = _REPLY.unpack(await _receive(loop, sock, _REPLY.size))
+    size = screen.width * screen.height * _BYTES_PER_PIXEL
+    if kind != 1 or depth != 24 or length * 4 != size:
+        raise XError(f"the X server did not send its picture (reply {kind}, depth {depth})")
+    return Raster(screen.width, screen.height, await _receive(loop, sock, size))
+
+
+async def _receive(loop: asyncio.AbstractEventLoop, sock: socket.socket, size: int) -> bytearray:
+    """Just `size` bytes. Raises EOFError when the server closes before."""
+    data = bytearray(size)
+    view, filled = memoryview(data), 0
+    while filled < size:
+        count = await loop.sock_recv_into(sock, view[filled:])
+        if not count:
+            raise EOFError
+        filled += count
+    return data
+
+
+def screen_of(greeting: bytes) -> Screen:
+    """The first screen that a server's greeting describes. Raises XError for one that does not have the picture format we read."""
+    try:
+        vendor_length, _, screens, formats, byte_order = struct.unpack_from("<HHBBB", greeting, 16)
+        offset = 32 + (vendor_length + 3) // 4 * 4
+        depths = [struct.unpack_from("<BB", greeting, offset + 8 * index) for index in range(formats)]
+        root, width, height, root_depth = struct.unpack_from("<I16xHH14xB", greeting, offset + 8 * formats)
+    except struct.error:
+        raise XError("the X server's greeting is cut off") from None
+    if screens < 1 or byte_order != 0 or root_depth != 24 or (24, 32) not in depths:
+        raise XError("the X server's screen does not have 24 bits of colour in 32, lowest byte first")
+    if not 1 <= width * height <= MOST_PIXELS:
+        raise XError(f"a screen of {width}x{height} is not one")
+    return Screen(root, width, height)

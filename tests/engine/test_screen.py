@@ -1,0 +1,246 @@
+"""Pictures of screens against X servers that behave and such that do not. Pictures of a real desktop: tests/e2e.
+
+The fake servers listen below this process's own root, so this process stands in for a workspace's first one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import random
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from engine import screen, syscalls, x11
+from engine.errors import Conflict, Unavailable
+from engine.screen import Screens
+from engine.workspace import State, Workspace
+
+RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
+WIDTH, HEIGHT = 640, 400
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def greeting(width: int = WIDTH, height: int = HEIGHT, depth: int = 24, order: int = 0) -> bytes:
+    vendor = b"fake"
+    formats = struct.pack("<BBB5x", 24, 32, 32)
+    head = struct.pack("<IIIIHHBBBBBBBB4x", 0, 1 << 21, 0, 256, len(vendor), 65535, 1, 1, order, 0, 32, 32, 8, 255)
+    root = struct.pack("<IIIIIHHHHHHIBBBB", 0x123, 0, 0, 0, 0, width, height, 0, 0, 1, 1, 33, 0, 0, depth, 1)
+    body = head + vendor + formats + root + bytes(8)
+    return struct.pack("<BBHHH", 1, 0, 11, 0, len(body) // 4) + body
+
+
+def pixel(colour: tuple[int, int, int]) -> bytes:
+    return bytes((*reversed(colour), 0x77))
+
+
+class FakeX:
+    """A server whose left half is one colour and right half another; `grabs` counts the pictures it sent, `questions` what was asked."""
+
+    def __init__(self) -> None:
+        self.left, self.right = RED, BLUE
+        self.grabs = 0
+        self.questions: list[bytes] = []
+        self.delay = 0.0
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.questions.append(await reader.readexactly(12))
+        writer.write(greeting())
+        self.questions.append(await reader.readexactly(20))
+        row = pixel(self.left) * (WIDTH // 2) + pixel(self.right) * (WIDTH // 2)
+        await asyncio.sleep(self.delay)
+        self.grabs += 1
+        writer.write(struct.pack("<BBHIIIIIII", 1, 24, 1, WIDTH * HEIGHT, 33, 0, 0, 0, 0, 0) + row * HEIGHT)
+        await writer.drain()
+
+
+@contextlib.asynccontextmanager
+async def serving(serve: Serve) -> AsyncIterator[Workspace]:
+    """A workspace whose X server is `serve`."""
+    directory = Path("/tmp/.X11-unix")
+    directory.mkdir(mode=0o1777, exist_ok=True)
+    number = random.randint(20_000, 65_000)
+    path = directory / f"X{number}"
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                await serve(reader, writer)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_unix_server(answer, path)
+    try:
+        pid = os.getpid()
+        yield Workspace("ws-1", "desk", "source", "image", State.READY, desktop=True, env={"DISPLAY": f":{number}"}, pid=pid, pid_start=syscalls.start_time(pid))
+    finally:
+        server.close()
+        path.unlink()
+
+
+@pytest.fixture
+async def screens() -> AsyncIterator[Screens]:
+    made = Screens()
+    yield made
+    made.close()
+
+
+def opened(picture: screen.Picture) -> Image.Image:
+    return Image.open(io.BytesIO(picture.content))
+
+
+async def test_a_png_has_the_screens_pixels(screens: Screens) -> None:
+    fake = FakeX()
+    async with serving(fake) as workspace:
+        picture = await screens.picture(workspace)
+    image = opened(picture)
+    assert (image.format, image.size, image.mode) == ("PNG", (WIDTH, HEIGHT), "RGB")
+    assert [image.getpixel(place) for place in ((0, 0), (319, 399), (320, 0), (639, 399))] == [RED, RED, BLUE, BLUE]
+    assert picture.screen == (WIDTH, HEIGHT)
+    # ZPixmap of all of the root window, all planes.
+    assert fake.questions[1] == struct.pack("<BBHIhhHHI", 73, 2, 5, 0x123, 0, 0, WIDTH, HEIGHT, 0xFFFFFFFF)
+
+
+async def test_a_thumbnail_is_scaled_and_never_enlarged(screens: Screens) -> None:
+    async with serving(FakeX()) as workspace:
+        small = await screens.picture(workspace, 320, "jpeg")
+        large = await screens.picture(workspace, 4000, "jpeg")
+    image = opened(small)
+    assert (image.format, image.size) == ("JPEG", (320, 200))
+    assert all(abs(is_ - wanted) < 8 for is_, wanted in zip(image.getpixel((60, 100)), RED, strict=True))
+    assert all(abs(is_ - wanted) < 8 for is_, wanted in zip(image.getpixel((260, 100)), BLUE, strict=True))
+    assert opened(large).size == (WIDTH, HEIGHT) and small.screen == (WIDTH, HEIGHT)
+
+
+async def test_the_tag_changes_with_the_picture_only(screens: Screens) -> None:
+    fake = FakeX()
+    async with serving(fake) as workspace:
+        tags = [(await screens.picture(workspace, 320, "jpeg")).tag for _ in range(2)]
+        fake.right = GREEN
+        tags.append((await screens.picture(workspace, 320, "jpeg")).tag)
+        tags.append((await screens.picture(workspace, 320, "png")).tag)
+    assert tags[0] == tags[1] != tags[2] != tags[3]
+    assert fake.grabs == 4
+
+
+async def test_a_picture_is_shared_when_it_is_fresh_enough(screens: Screens) -> None:
+    fake = FakeX()
+    fake.delay = 0.05
+    async with serving(fake) as workspace:
+        await asyncio.gather(*(screens.picture(workspace, 320, "jpeg", 5.0) for _ in range(10)))
+        assert fake.grabs == 1
+        # Whoever wants what is on the screen now gets one begun after the question, however many ask.
+        await screens.picture(workspace, 320, "jpeg", 0.0)
+        assert fake.grabs == 2
+        # The first of them begins at once; the others, who came after that, share the next one.
+        await asyncio.gather(*(screens.picture(workspace, 320, "jpeg", 0.0) for _ in range(10)))
+        assert fake.grabs == 4
+
+
+async def test_no_question_is_asked_while_a_workspace_is_being_forked(screens: Screens) -> None:
+    fake = FakeX()
+    async with serving(fake) as workspace:
+        await screens.picture(workspace, 320, "jpeg")
+        workspace.state = State.FORKING
+        assert (await screens.picture(workspace, 320, "jpeg", 60)).screen == (WIDTH, HEIGHT)
+        with pytest.raises(Conflict, match="ws-1 shows no picture now: it is forking"):
+            await screens.picture(workspace, 320, "jpeg")
+    assert fake.grabs == 1
+
+
+async def test_workspaces_without_a_screen(screens: Screens) -> None:
+    async with serving(FakeX()) as workspace:
+        workspace.desktop = False
+        with pytest.raises(Conflict, match="no desktop"):
+            await screens.picture(workspace)
+        workspace.desktop, workspace.env = True, {"DISPLAY": ":19999"}
+        with pytest.raises(Unavailable, match="No such file"):
+            await screens.picture(workspace)
+        workspace.env = {"DISPLAY": "elsewhere:0"}
+        with pytest.raises(Unavailable, match="no local display"):
+            await screens.picture(workspace)
+        workspace.pid_start += 1
+        with pytest.raises(Conflict, match="has ended"):
+            await screens.picture(workspace)
+
+
+async def says(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, words: bytes) -> None:
+    await reader.readexactly(12)
+    writer.write(words)
+    await writer.drain()
+    if words.startswith(greeting()):
+        await reader.readexactly(20)
+
+
+@pytest.mark.parametrize(
+    "words, complaint",
+    [
+        (b"", "closed the connection"),
+        (b"\x00\x04" + struct.pack("<HHH", 11, 0, 1) + b"nope", "without authority"),
+        (struct.pack("<BBHHH", 1, 0, 11, 0, 65535) + b"x", "closed the connection"),
+        (struct.pack("<BBHHH", 1, 0, 11, 0, 4) + bytes(16), "cut off"),
+        (greeting(width=0), "is not one"),
+        (greeting(width=65535, height=65535), "is not one"),
+        (greeting(depth=16), "24 bits"),
+        (greeting(order=1), "24 bits"),
+        (greeting() + struct.pack("<BBHIIIIIII", 0, 8, 1, 0, 0, 0, 0, 0, 0, 0), "did not send its picture"),
+        (greeting() + struct.pack("<BBHIIIIIII", 1, 24, 1, 0xFFFFFFFF, 0, 0, 0, 0, 0, 0), "did not send its picture"),
+        (greeting() + struct.pack("<BBHIIIIIII", 1, 24, 1, WIDTH * HEIGHT, 0, 0, 0, 0, 0, 0) + b"few", "closed the connection"),
+    ],
+)
+async def test_a_server_that_lies_is_an_error_not_a_picture(screens: Screens, words: bytes, complaint: str) -> None:
+    async with serving(lambda reader, writer: says(reader, writer, words)) as workspace:
+        with pytest.raises(Unavailable, match=complaint):
+            await screens.picture(workspace)
+
+
+async def test_a_server_that_says_nothing_holds_up_nobody_else(screens: Screens, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen, "_GRAB_SECONDS", 0.5)
+
+    async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with serving(silent) as stuck, serving(FakeX()) as good:
+        stuck.id = "ws-2"
+        asking = [asyncio.ensure_future(screens.picture(stuck)) for _ in range(4)]
+        await asyncio.sleep(0.05)
+        assert (await screens.picture(good, 320, "jpeg")).screen == (WIDTH, HEIGHT)
+        assert not any(task.done() for task in asking), "the good one waited for the stuck one"
+        outcomes = await asyncio.gather(*asking, return_exceptions=True)
+        assert all(isinstance(outcome, Unavailable) for outcome in outcomes)
+
+
+async def test_a_link_out_of_the_root_is_followed_inside_it(tmp_path: Path) -> None:
+    """A workspace may replace its socket's directory by a link to one of the host's."""
+    outside, root = tmp_path / "outside", tmp_path / "root"
+    outside.mkdir()
+    (root / "tmp").mkdir(parents=True)
+    touched: list[int] = []
+    server = await asyncio.start_unix_server(lambda _, writer: (touched.append(1), writer.close()), outside / "X1")
+    (root / "tmp" / ".X11-unix").symlink_to(outside)
+    fd = os.open(root, os.O_PATH)
+    try:
+        with pytest.raises(x11.XError):
+            await x11.grab(fd, ":1")
+        await asyncio.sleep(0.05)
+    finally:
+        os.close(fd)
+        server.close()
+    assert touched == []
+
+
+async def test_a_file_in_place_of_the_socket(tmp_path: Path) -> None:
+    (tmp_path / "tmp/.X11-unix").mkdir(parents=True)
+    (tmp_path / "tmp/.X11-unix/X1").write_text("")
+    fd = os.open(tmp_path, os.O_PATH)
+    try:
+        with pytest.raises(x11.XError, match="not a socket"):
+            await x11.grab(fd, ":1")
+    finally:
+        os.close(fd)
