@@ -15,6 +15,7 @@ from portal.api.files import Files
 from portal.api.images import Images
 from portal.api.logins import Logins
 from portal.api.ports import Ports
+from portal.api.screens import Screens
 from portal.api.workspaces import Workspaces
 from portal.builds import Builds
 from portal.database import Database
@@ -87,7 +88,7 @@ class Control:
         workspaces = Workspaces(self.node, self.feed, self.owners, self.tickets, self.quotas)
         administration = Administration(self.settings, self.quotas, self.feed, self.owners)
         control = api_control.Control(self.leases, self.lifetimes)
-        parts = [logins, workspaces, control, Images(self.builds), Ports(self._inside), files, administration]
+        parts = [logins, workspaces, control, Images(self.builds), Ports(self._inside), files, administration, Screens(self.node)]
         routes = [route for part in parts for route in part.routes()]
         app.add_routes([*pages.routes(), *self._live.routes(), *logins.open_routes()])
         app.add_routes([*self._terminals.routes(), *files.form_routes()])

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import aiohttp
 
-from engine.client import EngineClient
+from engine.client import EngineClient, Screenshot
 from engine.errors import EngineError, Unavailable
 from portal.errors import BadAnswer, TimedOut
 
@@ -64,9 +64,16 @@ class Node:
         call = self._client.launch(image, name=name, ports=wanted, memory=memory)
         return checked_workspace(await self._bounded(call, self._patience.work))
 
-    async def fork(self, identity: str, copies: int, name: str | None, tcp_close: bool) -> dict[str, Any]:
-        call = self._client.fork(identity, copies=copies, name=name, tcp_close=tcp_close)
+    async def fork(
+        self, identity: str, copies: int, name: str | None, tcp_close: bool, network: str | None = None, labels: list[str] | None = None
+    ) -> dict[str, Any]:
+        call = self._client.fork(identity, copies=copies, name=name, tcp_close=tcp_close, network=network, labels=labels)
         return checked_fork(await self._bounded(call, self._patience.work))
+
+    async def screenshot(self, identity: str, width: int | None, format: str, max_age_ms: int, tag: str | None) -> Screenshot | None:
+        """A picture of the desktop's screen; None when it is still the one with `tag`."""
+        call = self._client.screenshot(identity, width=width, format=format, max_age_ms=max_age_ms, tag=tag)
+        return await self._bounded(call, self._patience.read)
 
     async def remove(self, identity: str) -> None:
         await self._bounded(self._client.remove(identity), self._patience.work)
@@ -154,6 +161,7 @@ def checked_workspace(item: object) -> dict[str, Any]:
     return {
         **{name: item[name][:_LONGEST_TEXT] for name in _TEXT_FIELDS},
         "phase": _text(item.get("phase")) or "",
+        "label": _text(item.get("label")) or "",
         "parent": _text(item.get("parent")),
         "batch": _text(item.get("batch")),
         "index": item["index"] if isinstance(item.get("index"), int) else None,

@@ -33,6 +33,8 @@ class Pages:
         return [
             web.get("/", self._home),
             web.get("/w/{id}", self._workspace),
+            web.get("/compare", self._compare),
+            web.get("/compare/{left}/{right}", self._compare),
             web.get("/login", self._login),
             web.get("/healthz", self._health),
             web.get("/favicon.ico", self._icon),
@@ -48,10 +50,16 @@ class Pages:
             raise web.HTTPNotFound
         return self._shell(request, "workspace.html", workspace=identity)
 
-    def _shell(self, request: web.Request, template: str, workspace: str) -> web.Response:
+    async def _compare(self, request: web.Request) -> web.Response:
+        sides = {side: request.match_info.get(side, "") for side in ("left", "right")}
+        if not all(_ID.fullmatch(identity) or not identity for identity in sides.values()):
+            raise web.HTTPNotFound
+        return self._shell(request, "compare.html", workspace="", **sides)
+
+    def _shell(self, request: web.Request, template: str, **values: str) -> web.Response:
         if session_by_cookie(request) is None:
             return web.Response(status=303, headers={"Location": "/login"})
-        return self.render(template, workspace=workspace)
+        return self.render(template, **values)
 
     async def _login(self, _: web.Request) -> web.Response:
         return self.render("login.html")

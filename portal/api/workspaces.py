@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import pydantic
 from aiohttp import hdrs, web
@@ -34,10 +34,17 @@ class Launch(Body):
     memory: int | None = None
 
 
+Label = Annotated[str, pydantic.Field(max_length=80)]
+
+
 class Fork(Body):
+    """`network` is what the copies may reach (default: what the source may), `labels` say what each is for."""
+
     copies: Annotated[int, pydantic.Field(ge=1, le=8)] = 1
     name: Name | None = None
     tcp_close: bool = False
+    network: Literal["open", "none"] | None = None
+    labels: Annotated[list[Label], pydantic.Field(max_length=8)] | None = None
 
 
 class Workspaces:
@@ -91,7 +98,7 @@ class Workspaces:
         source = await self._node.workspace(call.workspace)
         owner, unlimited = self._owners.of(call.workspace), call.principal.role is Role.ADMIN
         with self._quotas.reserve(owner, wanted.copies, source["memory_limit"], unlimited):
-            result = await self._node.fork(call.workspace, wanted.copies, wanted.name or None, wanted.tcp_close)
+            result = await self._node.fork(call.workspace, wanted.copies, wanted.name or None, wanted.tcp_close, wanted.network, wanted.labels)
         made = [branch.get("id") for branch in result["branches"]]
         audit.record("fork", user=call.principal.user, workspace=call.workspace, branches=made)
         return web.json_response(result, status=201)

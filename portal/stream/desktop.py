@@ -13,7 +13,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from engine.errors import Conflict, EngineError, NotFound as EngineNotFound
-from portal.stream import pages, viewer_api
+from portal.stream import pages, viewer, viewer_api
 from portal.stream.control import Control, Desk
 from portal.stream.errors import BadRequest, Denied, NoSession, NotFound, NotReady, StreamError, Unavailable
 from portal.stream.headers import cookie_value, desktop_policy, desktop_response_headers, request_headers
@@ -112,12 +112,15 @@ class Desktops:
             f"http://{route.workspace}:{DESKTOP_PORT}",
             headers,
             lambda answer: desktop_response_headers(answer, route.portal_origin),
+            (lambda page, answer: viewer.added(page, answer, route.portal_origin)) if path == "/" else None,
         )
         if upgrading:
             if path not in viewer_api.WEBSOCKET_PATHS:
                 raise NotFound(f"no websocket at {path}")
             return await self._stream(request, route, target, cookie, desk)
         # The viewer's files need no token; its page waits until there is one, so that its websocket can succeed.
+        if path == "/":
+            viewer.ask_for_plain(headers)
         if path == "/" or path.startswith("/api/"):
             headers["Authorization"] = f"Bearer {await self._token(route.workspace)}"
         return await forward(request, target)

@@ -8,8 +8,8 @@ from string import Template
 from aiohttp import web
 
 from portal.stream.errors import NoSession, NotReady, StreamError
+from portal.stream.viewer import FILES as VIEWER_FILES
 
-OWN_PATHS = "/__tclone/"
 SCRIPT_PATH = "/__tclone/wait.js"
 STYLE_PATH = "/__tclone/page.css"
 STATE_PATH = "/__tclone/state"
@@ -71,8 +71,8 @@ def wants_page(request: web.BaseRequest) -> bool:
 
 
 def own_file(path: str) -> web.Response | None:
-    """The page's script or style; None for another path."""
-    files = {SCRIPT_PATH: (_SCRIPT, "text/javascript"), STYLE_PATH: (_STYLE, "text/css")}
+    """A script or style of ours; None for another path."""
+    files = {SCRIPT_PATH: (_SCRIPT, "text/javascript"), STYLE_PATH: (_STYLE, "text/css"), **VIEWER_FILES}
     if path not in files:
         return None
     text, kind = files[path]

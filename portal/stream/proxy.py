@@ -17,6 +17,7 @@ from portal.stream.headers import connection_tokens
 from portal.stream.relay import Relay
 from portal.stream.tuning import socket_of, tune_viewer
 from portal.stream.upstream import ConnectError
+from portal.stream.viewer import LONGEST_PAGE, is_plain_page
 
 # Time from the request's end to the first byte of the answer, seconds. Long polls live below it.
 _ANSWER_SECONDS = 300.0
@@ -32,6 +33,8 @@ class Target:
     base: str
     headers: CIMultiDict[str]
     clean: Callable[[CIMultiDict[str]], CIMultiDict[str]]
+    # Makes another page of a whole HTML page, and may change the answer's headers; None passes everything as it comes.
+    change: Callable[[bytes, CIMultiDict[str]], bytes] | None = None
 
     def url(self, raw_target: str) -> URL:
         """The request target, byte for byte as the client sent it."""
@@ -125,12 +128,20 @@ def _translated(exc: aiohttp.ClientError) -> Exception:
 
 async def _answer(request: web.BaseRequest, upstream: aiohttp.ClientResponse, target: Target) -> web.StreamResponse:
     """Stream an answer to the client. When upstream breaks off in the middle the connection is cut: a short body must not look whole."""
-    response = web.StreamResponse(status=upstream.status, reason=upstream.reason, headers=target.clean(CIMultiDict(upstream.headers)))
+    headers = target.clean(CIMultiDict(upstream.headers))
+    begun = b""
+    if target.change is not None and request.method == "GET" and is_plain_page(upstream.status, headers):
+        begun, whole = await _beginning(upstream)
+        if whole:
+            begun = target.change(begun, headers)
+    response = web.StreamResponse(status=upstream.status, reason=upstream.reason, headers=headers)
     try:
         await response.prepare(request)
     except ValueError as exc:
         raise BadUpstream("the server behind the proxy sent a header that is not allowed") from exc
     try:
+        if begun:
+            await response.write(begun)
         if request.method != "HEAD":
             async for chunk in upstream.content.iter_any():
                 await response.write(chunk)
@@ -139,6 +150,19 @@ async def _answer(request: web.BaseRequest, upstream: aiohttp.ClientResponse, ta
         return response
     await response.write_eof()
     return response
+
+
+async def _beginning(upstream: aiohttp.ClientResponse) -> tuple[bytes, bool]:
+    """The body's first LONGEST_PAGE bytes or a little more, and whether that is all of it. Raises BadUpstream when it breaks off."""
+    read = bytearray()
+    try:
+        async for chunk in upstream.content.iter_any():
+            read += chunk
+            if len(read) > LONGEST_PAGE:
+                return bytes(read), False
+    except (aiohttp.ClientError, TimeoutError) as exc:
+        raise BadUpstream("the server behind the proxy broke off in the middle of its page") from exc
+    return bytes(read), True
 
 
 def cut(request: web.BaseRequest) -> None:

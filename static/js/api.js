@@ -1,6 +1,9 @@
 // Requests to the portal. The session key proves that it is this page, not a server elsewhere that was handed the cookie.
 
+import { connection as words } from "./strings.js";
+
 const KEY = "tclone-key";
+const USER = "tclone-user";
 const NEXT = "tclone-next";
 
 export class ApiError extends Error {
@@ -14,8 +17,12 @@ export class ApiError extends Error {
 
 export const sessionKey = () => localStorage.getItem(KEY);
 
-export function keepKey(key) {
+/** Who is logged in here, as far as this browser knows. */
+export const whoAmI = () => localStorage.getItem(USER) ?? "";
+
+export function keepKey(key, user) {
   localStorage.setItem(KEY, key);
+  localStorage.setItem(USER, user);
 }
 
 /** Forget the session and show the login; after it, this page again. */
@@ -31,20 +38,15 @@ export function pageAfterLogin() {
   return next && /^\/w\/ws-\d+$/.test(next) ? next : "/";
 }
 
-/** One request; its JSON (or text) answer. Throws ApiError with a message fit to be shown. */
-export async function request(method, path, body) {
-  const headers = { "X-TClone-Key": sessionKey() ?? "" };
-  if (body !== undefined) headers["Content-Type"] = "application/json";
-  let response;
+async function send(method, path, headers, body) {
   try {
-    response = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), credentials: "same-origin", redirect: "error" });
+    return await fetch(path, { method, headers: { "X-TClone-Key": sessionKey() ?? "", ...headers }, body, credentials: "same-origin", redirect: "error" });
   } catch {
-    throw new ApiError(0, "offline", "The portal does not answer. Check that it is running, then retry.");
+    throw new ApiError(0, "offline", words.offline);
   }
-  if (response.ok) {
-    if (response.status === 204) return null;
-    return response.headers.get("Content-Type")?.startsWith("application/json") ? response.json() : response.text();
-  }
+}
+
+async function failureOf(response) {
   let error = {};
   try {
     error = (await response.json()).error ?? {};
@@ -52,8 +54,17 @@ export async function request(method, path, body) {
     // an answer without our JSON: the status is all there is
   }
   if (error.code === "login") toLogin();
-  const message = typeof error.message === "string" ? error.message : `The portal answered with status ${response.status}.`;
-  throw new ApiError(response.status, error.code ?? "unknown", message, Number(response.headers.get("Retry-After")) || null);
+  const message = typeof error.message === "string" ? error.message : words.status(response.status);
+  return new ApiError(response.status, error.code ?? "unknown", message, Number(response.headers.get("Retry-After")) || null);
+}
+
+/** One request; its JSON (or text) answer. Throws ApiError with a message fit to be shown. */
+export async function request(method, path, body) {
+  const headers = body === undefined ? {} : { "Content-Type": "application/json" };
+  const response = await send(method, path, headers, body === undefined ? undefined : JSON.stringify(body));
+  if (!response.ok) throw await failureOf(response);
+  if (response.status === 204) return null;
+  return response.headers.get("Content-Type")?.startsWith("application/json") ? response.json() : response.text();
 }
 
 const one = (id) => `/api/v1/workspaces/${encodeURIComponent(id)}`;
@@ -65,5 +76,18 @@ export const fork = (id, options) => request("POST", `${one(id)}/fork`, options)
 export const discard = (id) => request("DELETE", one(id));
 export const logs = (id, tail) => request("GET", `${one(id)}/logs?tail=${tail}`);
 export const ticket = (id) => request("POST", `${one(id)}/ticket`);
+export const takeControl = (id, force) => request("POST", `${one(id)}/lease`, { force });
+export const handBack = (id) => request("DELETE", `${one(id)}/lease`);
+export const keepAlive = (id) => request("POST", `${one(id)}/keepalive`);
+export const setLifetime = (id, rules) => request("PUT", `${one(id)}/lifetime`, rules);
 export const images = () => request("GET", "/api/v1/images");
 export const build = (name) => request("POST", `/api/v1/images/${encodeURIComponent(name)}/build`);
+
+/** `{blob, tag}`, or null when it is still the picture with `tag`. One that is up to `freshMs` old will do. */
+export async function picture(id, { width, freshMs, tag }) {
+  const path = `${one(id)}/screenshot?format=jpeg&width=${width}&max_age_ms=${freshMs}`;
+  const response = await send("GET", path, tag ? { "If-None-Match": tag } : {});
+  if (response.status === 304) return null;
+  if (!response.ok) throw await failureOf(response);
+  return { blob: await response.blob(), tag: response.headers.get("ETag") };
+}

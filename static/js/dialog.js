@@ -1,6 +1,7 @@
 // The frame of all dialogs: the browser's own modal <dialog>, labelled, closed by Escape, giving the focus back.
 
 import { button, h, prose } from "./dom.js";
+import { common, names } from "./strings.js";
 
 let counter = 0;
 
@@ -14,8 +15,9 @@ export class Dialog {
     this.error = h("p", { className: "error", attributes: { role: "alert" }, hidden: true });
     this.actions = h("footer", { className: "dialog-actions" });
     this.form = h("form", { method: "dialog", noValidate: true }, this.body, this.error, this.actions);
-    const close = button("Close", { iconName: "close", iconOnly: true, kind: "quiet", on: () => this.close() });
-    const heading = h("header", { className: "dialog-header" }, h("div", {}, this.title, this.subtitle), close);
+    const close = button(common.close, { iconName: "close", iconOnly: true, kind: "quiet", on: () => this.close() });
+    // A header element would be a second banner of the page.
+    const heading = h("div", { className: "dialog-header" }, h("div", {}, this.title, this.subtitle), close);
     this.element = h("dialog", { className: `dialog ${className}`, aria: { labelledby: labelled } }, heading, this.form);
     this.element.addEventListener("close", () => {
       this.element.remove();
@@ -92,5 +94,5 @@ const NAME = /^[a-z0-9]([a-z0-9-]{0,39}[a-z0-9])?$/;
 /** Why a name cannot be used, or "". */
 export function nameProblem(name) {
   if (!name || (NAME.test(name) && !/^ws-\d+$/.test(name))) return "";
-  return "A name has 1 to 41 of a–z, 0–9 and “-”, starts and ends with a letter or digit, and does not look like an id.";
+  return names.problem;
 }

@@ -3,21 +3,23 @@
 import { discard } from "./api.js";
 import { Dialog, submitButton } from "./dialog.js";
 import { button, h } from "./dom.js";
-import { plural } from "./format.js";
+import { snippet } from "./snippets.js";
 import { store } from "./store.js";
+import { common, discard as words } from "./strings.js";
 
 export function openDiscard(workspace) {
-  const dialog = new Dialog(`Discard ${workspace.name}?`, { subtitle: workspace.id, className: "narrow" });
+  const dialog = new Dialog(words.title(workspace.name), { subtitle: workspace.id, className: "narrow" });
   const branches = [...store.workspaces.values()].filter((other) => other.parent === workspace.id).length;
-  const text = h("p", { textContent: "Its processes, files and ports go at once and cannot be had back." });
-  const kept = branches ? h("p", { className: "hint", textContent: `${plural(branches, "branch")} forked from it will go on.` }) : "";
-  const cancel = button("Cancel", { on: () => dialog.close() });
-  const confirm = submitButton("Discard", "danger");
-  dialog.step([text, kept], [cancel, confirm]);
+  const text = h("p", { textContent: words.text });
+  const kept = branches ? h("p", { className: "hint", textContent: words.branches(branches) }) : "";
+  const cancel = button(common.cancel, { on: () => dialog.close() });
+  const confirm = submitButton(words.submit, "danger");
+  const { element: same } = snippet(() => ({ method: "DELETE", path: `/api/v1/workspaces/${workspace.id}` }));
+  dialog.step([text, kept, same], [cancel, confirm]);
   dialog.onSubmit = async () => {
     if (confirm.disabled) return;
     confirm.disabled = true;
-    confirm.textContent = "Discarding…";
+    confirm.textContent = words.busy;
     dialog.hideError();
     try {
       await discard(workspace.id);
@@ -29,7 +31,7 @@ export function openDiscard(workspace) {
       }
       dialog.showError(failure.message);
       confirm.disabled = false;
-      confirm.textContent = "Retry";
+      confirm.textContent = common.retry;
     }
   };
   const gone = (event) => event.detail.workspace === workspace.id && dialog.close();

@@ -1,32 +1,41 @@
-// Fork a workspace: how many copies, then the phases as they happen.
+// Fork a workspace: how many copies, what they are called and for, what they may reach; then the phases as they happen.
 
 import { fork } from "./api.js";
 import { Dialog, field, nameProblem, segmented, submitButton } from "./dialog.js";
 import { button, h, prose } from "./dom.js";
-import { duration, plural } from "./format.js";
+import { duration } from "./format.js";
 import { Phases } from "./phases.js";
+import { snippet } from "./snippets.js";
 import { store } from "./store.js";
+import { common, fork as words } from "./strings.js";
 import { toast } from "./toast.js";
 
 const MOST_COPIES = 8;
-const FIGURES = [["pause", "source paused"], ["usable", "usable after"], ["first_frame", "first picture after"]];
+const LONGEST_LABEL = 80;
+const FIGURES = ["pause", "usable", "first_frame"];
+// Refusals that another try would get as well, unless the form is changed.
+const CORRECTABLE = ["bad_request", "limit"];
 
 /** `source paused 284 ms · usable after 348 ms`, of what the engine measured */
 function milestones(result) {
-  return FIGURES.filter(([name]) => Number.isFinite(result.ms[name])).map(([name, label]) => `${label} ${duration(result.ms[name])}`).join(" · ");
+  return FIGURES.filter((name) => Number.isFinite(result.ms[name])).map((name) => `${words.figures[name]} ${duration(result.ms[name])}`).join(" · ");
 }
 
 class ForkDialog {
   constructor(workspace) {
     this.workspace = workspace;
-    this.dialog = new Dialog(`Fork ${workspace.name}`, { subtitle: "Every copy goes on from this very moment." });
+    this.dialog = new Dialog(words.title(workspace.name), { subtitle: words.subtitle });
     const copies = Array.from({ length: MOST_COPIES }, (_, index) => [index + 1, String(index + 1)]);
-    this.copies = segmented("copies", "Copies", copies, 1);
+    this.copies = segmented("copies", words.copies, copies, 1);
+    this.network = segmented("network", words.network, Object.entries(words.networks), workspace.network === "none" ? "none" : "open");
     this.name = h("input", { type: "text", name: "name", autocomplete: "off", spellcheck: false, placeholder: `${workspace.name}-clone`, maxLength: 41 });
-    this.preview = h("p", { className: "hint mono" });
-    this.cancel = button("Cancel", { on: () => this.dialog.close() });
+    this.labels = copies.map(() => h("input", { type: "text", autocomplete: "off", placeholder: words.labelPlaceholder, maxLength: LONGEST_LABEL }));
+    this.labelRows = h("div", { className: "label-rows" });
+    this.submit = submitButton("");
+    this.cancel = button(common.cancel, { on: () => this.dialog.close() });
+    this.same = snippet(() => ({ method: "POST", path: `/api/v1/workspaces/${workspace.id}/fork`, body: this.wanted() }));
     this.dialog.onSubmit = () => this.start();
-    for (const element of [this.copies, this.name]) element.addEventListener("input", () => this.showPreview());
+    this.dialog.form.addEventListener("input", () => this.refresh());
     this.form();
     this.dialog.show();
     this.copies.querySelector("input:checked").focus();
@@ -36,42 +45,67 @@ class ForkDialog {
     return Number(this.copies.querySelector("input:checked").value);
   }
 
-  form(error = "") {
-    const note = h("p", { className: "hint", textContent: "Everything that runs is copied. TCP connections out of the workspace are closed in the copies; programs there see that at once." });
-    this.dialog.step([this.copies, field("Name (optional)", this.name), this.preview, note], [this.cancel, (this.submit = submitButton(error ? "Retry" : "Fork"))]);
-    this.showPreview();
+  /** What the copies will be called. */
+  get names() {
+    const base = this.name.value.trim() || `${this.workspace.name}-clone`;
+    return this.count === 1 ? [base] : Array.from({ length: this.count }, (_, index) => `${base}-${index}`);
+  }
+
+  wanted() {
+    const name = this.name.value.trim();
+    const labels = this.labels.slice(0, this.count).map((input) => input.value.trim());
+    const network = this.network.querySelector("input:checked").value;
+    return {
+      copies: this.count,
+      ...(name ? { name } : {}),
+      ...(labels.some(Boolean) ? { labels } : {}),
+      ...(network === this.workspace.network ? {} : { network }),
+    };
+  }
+
+  form(error = "", again = false) {
+    const note = h("p", { className: "hint", textContent: words.note });
+    const labels = h("fieldset", { className: "labels" }, h("legend", { textContent: words.labels }), this.labelRows);
+    this.dialog.step([this.copies, field(words.name, this.name), labels, this.network, note, this.same.element], [this.cancel, this.submit]);
+    this.again = again;
+    this.refresh();
     if (error) this.dialog.showError(error);
   }
 
-  showPreview() {
-    const base = this.name.value.trim() || `${this.workspace.name}-clone`;
-    const names = this.count === 1 ? base : this.count === 2 ? `${base}-0, ${base}-1` : `${base}-0 … ${base}-${this.count - 1}`;
-    this.preview.textContent = names;
-    this.submit.textContent = this.submit.textContent === "Retry" ? "Retry" : this.count === 1 ? "Fork" : `Fork ${this.count} copies`;
+  refresh() {
+    const { names } = this;
+    this.submit.textContent = this.again ? common.retry : words.submit(this.count);
+    if (this.labelRows.childElementCount !== names.length) {
+      this.labelRows.replaceChildren(...names.map((_, index) => h("div", { className: "label-row" }, h("span", { className: "mono" }), this.labels[index])));
+    }
+    names.forEach((name, index) => {
+      this.labelRows.children[index].firstChild.textContent = name;
+      this.labels[index].setAttribute("aria-label", words.labelOf(name));
+    });
+    this.same.refresh();
   }
 
   async start() {
-    const name = this.name.value.trim();
-    const problem = nameProblem(name);
+    const problem = nameProblem(this.name.value.trim());
     if (problem) {
       this.dialog.showError(problem);
       this.name.focus();
       return;
     }
-    const options = { copies: this.count, ...(name ? { name } : {}) };
+    const options = this.wanted();
     this.progress();
     try {
       this.finish(await fork(this.workspace.id, options));
     } catch (failure) {
       this.stopWatching();
-      this.form(failure.message);
-      if (!this.dialog.isOpen) toast(`${this.workspace.name} was not forked`, failure.message, { kind: "error" });
+      this.form(failure.message, !CORRECTABLE.includes(failure.code));
+      if (!this.dialog.isOpen) toast(words.failed(this.workspace.name), failure.message, { kind: "error" });
     }
   }
 
   progress() {
     const phases = new Phases();
-    const hide = button("Hide", { on: () => this.dialog.close() });
+    const hide = button(common.hide, { on: () => this.dialog.close() });
     this.dialog.step([h("div", { className: "progress" }, phases.total, phases.element)], [hide]);
     this.watch = () => {
       const operation = store.operations.get(this.workspace.id);
@@ -87,16 +121,21 @@ class ForkDialog {
   finish(result) {
     this.stopWatching();
     const failed = result.branches.filter((branch) => branch.error);
-    const made = result.branches.length - failed.length;
-    const action = document.body.dataset.workspace ? { label: "Side by side", href: "/" } : null;
-    if (made) toast(`${plural(made, "copy")} of ${this.workspace.name}`, milestones(result), { action });
+    const made = result.branches.filter((branch) => !branch.error);
+    if (made.length) toast(words.done(made.length, this.workspace.name), milestones(result), { action: this.nextStep(made) });
     if (!failed.length) {
       this.dialog.close();
       return;
     }
-    const items = failed.map((branch) => h("li", {}, h("strong", { textContent: branch.name ?? branch.id ?? "copy" }), h("p", {}, ...prose(branch.error))));
-    this.dialog.step([h("p", { textContent: `${failed.length} of ${result.branches.length} copies failed:` }), h("ul", { className: "failures" }, ...items)], [button("Close", { on: () => this.dialog.close() })]);
-    if (!this.dialog.isOpen) toast(`${plural(failed.length, "copy")} failed`, failed[0].error, { kind: "error" });
+    const items = failed.map((branch) => h("li", {}, h("strong", { textContent: branch.name ?? branch.id ?? common.fallbackName }), h("p", {}, ...prose(branch.error))));
+    this.dialog.step([h("p", { textContent: words.someFailed(failed.length, result.branches.length) }), h("ul", { className: "failures" }, ...items)], [button(common.close, { on: () => this.dialog.close() })]);
+    if (!this.dialog.isOpen) toast(words.failedToast(failed.length), failed[0].error, { kind: "error" });
+  }
+
+  /** A copy of a desktop is looked at beside its source. */
+  nextStep(made) {
+    if (this.workspace.desktop && made.length === 1) return { label: words.sideBySide, href: `/compare/${this.workspace.id}/${made[0].id}` };
+    return document.body.dataset.workspace ? { label: words.sideBySide, href: "/" } : null;
   }
 }
 

@@ -9,6 +9,15 @@ export function duration(ms) {
   return `${Math.floor(ms / 60_000)} min ${Math.floor((ms % 60_000) / 1000)} s`;
 }
 
+/** 45 s, 12 min, 3 h 20 min, 2 d: how long something lasts or how long it is to go */
+export function span(seconds) {
+  if (seconds < 60) return `${Math.ceil(seconds)} s`;
+  const minutes = Math.round(seconds / 60);
+  if (minutes < 60) return `${minutes} min`;
+  if (minutes < 48 * 60) return minutes % 60 ? `${Math.floor(minutes / 60)} h ${minutes % 60} min` : `${minutes / 60} h`;
+  return `${Math.round(minutes / 1440)} d`;
+}
+
 /** just now, 4 min, 3 h, 2 d */
 export function age(created, now = Date.now()) {
   const time = typeof created === "number" ? created * 1000 : Date.parse(created);
@@ -30,20 +39,4 @@ export function size(bytes) {
     unit += 1;
   }
   return `${bytes >= 100 || unit === 0 ? Math.round(bytes) : bytes.toFixed(1)} ${units[unit]}`;
-}
-
-export const STATE_LABELS = {
-  created: "Created",
-  starting: "Starting",
-  ready: "Ready",
-  forking: "Forking",
-  removing: "Discarding",
-  gone: "Gone",
-  stopped: "Stopped",
-  failed: "Failed",
-};
-
-export function plural(count, noun) {
-  const many = noun.endsWith("y") ? `${noun.slice(0, -1)}ies` : noun.endsWith("ch") ? `${noun}es` : `${noun}s`;
-  return `${count} ${count === 1 ? noun : many}`;
 }

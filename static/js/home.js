@@ -1,39 +1,44 @@
-// All workspaces: the lineage beside a grid of live tiles.
+// All workspaces: the lineage beside a grid of tiles, of which one streams, or all.
 
+import { openDiscard } from "./discard.js";
 import { button, h, icon, replaceWhenChanged } from "./dom.js";
-import { plural } from "./format.js";
 import { followKeyboard } from "./keyboard.js";
 import { openLaunch } from "./launch.js";
+import { CHOICES, layout } from "./layout.js";
+import { Leader } from "./leader.js";
+import { openHelp } from "./help.js";
 import { startPage } from "./shell.js";
 import { store } from "./store.js";
+import { home as words, keys } from "./strings.js";
 import { Tile } from "./tile.js";
 import { Tree } from "./tree.js";
 
-const LAYOUTS = [["auto", "Auto"], ["1", "1"], ["2", "2"], ["4", "4"], ["9", "9"]];
-const LAYOUT_KEY = "tclone-layout";
+const CHOSEN_KEY = "tclone-chosen";
 const NARROW = window.matchMedia("(max-width: 759px)");
 
 const grid = document.getElementById("grid");
 const empty = document.getElementById("empty");
 const toolbar = document.getElementById("toolbar");
 const tiles = new Map();
-let layout = localStorage.getItem(LAYOUT_KEY) ?? "auto";
-if (!LAYOUTS.some(([value]) => value === layout)) layout = "auto";
 let first = 0;
 let keyboard = null;
+// The workspace that is worked in: the one that streams.
+let chosen = sessionStorage.getItem(CHOSEN_KEY);
 
 const tree = new Tree(document.getElementById("tree"), choose);
 
-function capacity(count) {
-  if (layout !== "auto") return Number(layout);
-  return [1, 2, 4, 9].find((size) => count <= size) ?? 9;
+const placeOf = (id) => store.ordered().findIndex(({ workspace }) => workspace.id === id);
+
+function remember(id) {
+  chosen = id;
+  sessionStorage.setItem(CHOSEN_KEY, id);
 }
 
-/** Bring a workspace into view and give it the keyboard. */
+/** Bring a workspace into view, let it stream and give it the keyboard. */
 function choose(id) {
-  const index = store.ordered().findIndex(({ workspace }) => workspace.id === id);
-  const slots = capacity(store.workspaces.size);
-  first = Math.floor(index / slots) * slots;
+  const slots = layout.capacity(store.workspaces.size);
+  first = Math.floor(placeOf(id) / slots) * slots;
+  remember(id);
   document.body.classList.remove("tree-open");
   render();
   const tile = tiles.get(id);
@@ -41,31 +46,25 @@ function choose(id) {
   tile?.focusDesktop();
 }
 
-function setLayout(value) {
-  layout = value;
-  localStorage.setItem(LAYOUT_KEY, value);
-  first = 0;
-  render();
+function chooseNext(by) {
+  const ordered = store.ordered();
+  if (ordered.length) choose(ordered[(Math.max(0, placeOf(chosen)) + by + ordered.length) % ordered.length].workspace.id);
 }
 
 function render() {
   const ordered = store.ordered();
-  const slots = capacity(ordered.length);
+  const slots = layout.capacity(ordered.length);
   if (first >= ordered.length) first = Math.max(0, Math.floor((ordered.length - 1) / slots) * slots);
   const visible = ordered.slice(first, first + slots);
   const shown = new Set(visible.map(({ workspace }) => workspace.id));
   renderToolbar(ordered.length, slots);
-  renderTiles(visible, shown);
-  grid.dataset.layout = String(layout === "auto" ? Math.min(slots, fitting(visible.length)) : slots);
+  // Before the tiles: a hidden grid has no size to arrange them by.
   grid.hidden = ordered.length === 0;
   document.body.classList.toggle("is-empty", ordered.length === 0);
+  renderTiles(visible, shown);
+  arrange();
   renderEmpty(ordered.length === 0);
-  tree.update(ordered, shown, keyboard);
-}
-
-/** The smallest layout that holds so many tiles. */
-function fitting(count) {
-  return [1, 2, 4, 6, 9].find((size) => count <= size) ?? 9;
+  tree.update(ordered, shown, keyboard ?? (layout.allLive ? null : chosen));
 }
 
 function renderTiles(visible, shown) {
@@ -79,29 +78,62 @@ function renderTiles(visible, shown) {
     let tile = tiles.get(workspace.id);
     if (tile) tile.update(workspace);
     else {
-      tile = new Tile(workspace);
+      tile = new Tile(workspace, { choose, hear });
       tiles.set(workspace.id, tile);
       grid.append(tile.element);
     }
     // A frame that moves in the document loads again, so tiles stay where they are and only their order changes.
     tile.element.style.order = String(index);
   });
+  if (!shown.has(chosen)) {
+    const stand = visible.find(({ workspace }) => workspace.desktop) ?? visible[0];
+    if (stand) remember(stand.workspace.id);
+  }
+  for (const [id, tile] of tiles) {
+    tile.setLive(layout.allLive || id === chosen);
+    tile.element.classList.toggle("chosen", id === chosen);
+  }
+}
+
+/** Columns by the room there is; in a spotlight the chosen tile has most of it. */
+function arrange() {
+  const spotlight = layout.spotlight(tiles.size);
+  grid.classList.toggle("spotlight", spotlight);
+  const { columns, row } = layout.grid(tiles.size, grid.clientWidth, grid.clientHeight);
+  grid.style.gridTemplateColumns = spotlight ? "" : `repeat(${columns}, minmax(0, 1fr))`;
+  grid.style.gridAutoRows = spotlight ? "" : `${Math.floor(row)}px`;
 }
 
 function renderToolbar(count, slots) {
-  const key = JSON.stringify([count, slots, layout, first]);
+  const key = JSON.stringify([count, slots, layout.choice, layout.allLive, first, count > 1 && chosen]);
   replaceWhenChanged(toolbar, key, () => {
-    const choices = LAYOUTS.map(([value, label]) => {
-      const element = h("button", { type: "button", textContent: label, aria: { pressed: String(value === layout), label: value === "auto" ? "Layout by number of workspaces" : `${plural(Number(value), "tile")} at once` }, on: { click: () => setLayout(value) } });
-      return element;
-    });
-    const heading = h("h1", { className: "toolbar-title", textContent: "Workspaces" });
-    const treeButton = button("Lineage", { iconName: "tree", kind: "quiet tree-toggle", on: () => document.body.classList.toggle("tree-open") });
+    const choices = CHOICES.map((value) =>
+      h("button", { type: "button", textContent: value === "auto" ? words.auto : value, aria: { pressed: String(value === layout.choice), label: value === "auto" ? words.autoLabel : words.tilesLabel(Number(value)) }, on: { click: () => setLayout(value) } }),
+    );
+    const heading = h("h1", { className: "toolbar-title", textContent: words.title });
+    const treeButton = button(words.lineage, { iconName: "tree", kind: "quiet tree-toggle", on: () => document.body.classList.toggle("tree-open") });
     const parts = [treeButton, heading, h("span", { className: "count", textContent: String(count) }), h("span", { className: "spacer" })];
     if (count > slots) parts.push(pager(count, slots));
-    parts.push(h("div", { className: "layouts", attributes: { role: "group", "aria-label": "Layout" } }, ...choices));
+    if (count > 1) parts.push(h("a", { className: "button quiet", href: compareAddress(), aria: { label: words.compare } }, icon("sides"), h("span", { textContent: words.compare })));
+    const live = h("button", { type: "button", className: "button toggle", title: words.allLiveTitle, aria: { pressed: String(layout.allLive) }, on: { click: () => (layout.allLive = !layout.allLive) } }, icon("live"), h("span", { textContent: words.allLive }));
+    const help = button(words.help, { iconName: "keyboard", iconOnly: true, kind: "quiet help", on: () => openHelp(leader.commands) });
+    parts.push(live, h("div", { className: "layouts", attributes: { role: "group", "aria-label": words.layout } }, ...choices), help);
     return parts;
   });
+}
+
+function setLayout(value) {
+  first = 0;
+  layout.choice = value;
+}
+
+/** The chosen one beside its source, or beside the one after it. */
+function compareAddress() {
+  const ordered = store.ordered().filter(({ workspace }) => workspace.desktop);
+  const index = Math.max(0, ordered.findIndex(({ workspace }) => workspace.id === chosen));
+  const one = ordered[index]?.workspace;
+  const other = (store.workspaces.get(one?.parent) ?? ordered[(index + 1) % ordered.length]?.workspace);
+  return one && other && other.id !== one.id ? `/compare/${other.id}/${one.id}` : "/compare";
 }
 
 function pager(count, slots) {
@@ -109,13 +141,11 @@ function pager(count, slots) {
     first += by;
     render();
   };
-  const previous = button("Previous tiles", { iconName: "left", iconOnly: true, kind: "quiet", on: () => move(-slots) });
-  const next = button("Next tiles", { iconName: "right", iconOnly: true, kind: "quiet", on: () => move(slots) });
+  const previous = button(words.previous, { iconName: "left", iconOnly: true, kind: "quiet", on: () => move(-slots) });
+  const next = button(words.next, { iconName: "right", iconOnly: true, kind: "quiet", on: () => move(slots) });
   previous.disabled = first === 0;
   next.disabled = first + slots >= count;
-  const last = Math.min(first + slots, count);
-  const range = slots === 1 ? `${last} of ${count}` : `${first + 1}–${last} of ${count}`;
-  return h("div", { className: "pager" }, previous, h("span", { textContent: range }), next);
+  return h("div", { className: "pager" }, previous, h("span", { textContent: words.range(first + 1, Math.min(first + slots, count), count) }), next);
 }
 
 function renderEmpty(isEmpty) {
@@ -123,26 +153,56 @@ function renderEmpty(isEmpty) {
   if (!isEmpty || empty.firstChild) return;
   empty.append(
     h("div", { className: "empty-art", aria: { hidden: "true" } }, icon("fork")),
-    h("h2", { textContent: "No workspaces yet" }),
-    h("p", { textContent: "Launch a desktop, work in it, then fork it while it runs: every copy goes on from the same moment." }),
-    button("Launch a desktop", { kind: "primary", on: () => openLaunch() }),
+    h("h2", { textContent: words.emptyTitle }),
+    h("p", { textContent: words.emptyText }),
+    button(words.emptyAction, { kind: "primary", on: () => openLaunch() }),
   );
+}
+
+// Keyboard
+
+const current = () => tiles.get(chosen) ?? null;
+const commands = keys.commands;
+const leader = new Leader([
+  { keys: ["1", "2", "3", "4", "5", "6", "7", "8", "9"], shown: "1 – 9", label: commands.tile, run: (key) => chooseNumber(Number(key)) },
+  { keys: ["n", "ArrowRight"], shown: "N", label: commands.next, run: () => chooseNext(1) },
+  { keys: ["p", "ArrowLeft"], shown: "P", label: commands.previous, run: () => chooseNext(-1) },
+  { keys: ["f"], shown: "F", label: commands.fork, run: () => current().openFork(), enabled: () => current()?.workspace.state === "ready" },
+  { keys: ["l"], shown: "L", label: commands.launch, run: () => openLaunch() },
+  { keys: ["d"], shown: "D", label: commands.discard, run: () => openDiscard(current().workspace), enabled: () => current() !== null },
+  { keys: ["o"], shown: "O", label: commands.alone, run: () => location.assign(`/w/${chosen}`), enabled: () => current() !== null },
+  { keys: ["t"], shown: "T", label: commands.control, run: () => current().control.change(), enabled: () => current() !== null },
+  { keys: ["k"], shown: "K", label: commands.keep, run: () => current().control.keepAlive(), enabled: () => current() !== null },
+  { keys: ["c"], shown: "C", label: commands.compare, run: () => location.assign(compareAddress()), enabled: () => tiles.size > 1 },
+  { keys: ["a"], shown: "A", label: commands.live, run: () => (layout.allLive = !layout.allLive) },
+]);
+
+function chooseNumber(number) {
+  const tile = [...tiles.values()].find(({ element }) => element.style.order === String(number - 1));
+  if (tile) choose(tile.id);
+}
+
+/** What a viewer said. Only the one that has the keyboard may ask for the shortcut bar; a click into one makes it the chosen one. */
+function hear(tile, type) {
+  if (type === "leader" && document.activeElement === tile.frame) leader.open(() => tile.focusDesktop());
 }
 
 followKeyboard(
   () => tiles.values(),
   (id) => {
     keyboard = id;
+    if (id !== null) remember(id);
     if (store.loaded) render();
   },
 );
 
+layout.addEventListener("change", () => store.loaded && render());
+new ResizeObserver(() => store.loaded && arrange()).observe(grid);
+
 /** After a fork: show the page on which the source and its first branch stand side by side. */
 store.addEventListener("fork", (event) => {
-  const source = event.detail.workspace;
-  const ordered = store.ordered();
-  const slots = capacity(ordered.length);
-  const index = ordered.findIndex(({ workspace }) => workspace.id === source);
+  const index = placeOf(event.detail.workspace);
+  const slots = layout.capacity(store.workspaces.size);
   if (index < 0) return;
   if (index < first || index + 1 >= first + slots) first = slots > 1 ? index : first;
   if (slots === 1 && !NARROW.matches) setLayout("auto");

@@ -5,49 +5,56 @@ import { Dialog, field, nameProblem, submitButton } from "./dialog.js";
 import { button, h, prose } from "./dom.js";
 import { duration, size } from "./format.js";
 import { Phases } from "./phases.js";
+import { snippet } from "./snippets.js";
 import { store } from "./store.js";
+import { common, launch as words } from "./strings.js";
 import { toast } from "./toast.js";
 
 const GIB = 1024 ** 3;
-const MEMORY = [["", "Default (4 GiB)"], [2 * GIB, "2 GiB"], [4 * GIB, "4 GiB"], [8 * GIB, "8 GiB"], [16 * GIB, "16 GiB"]];
+const MEMORY = [["", words.memoryDefault], [2 * GIB, "2 GiB"], [4 * GIB, "4 GiB"], [8 * GIB, "8 GiB"], [16 * GIB, "16 GiB"]];
 const DEFAULT_PORTS = "3000";
+// Refusals that another try would get as well, unless the form is changed.
+const CORRECTABLE = ["bad_request", "conflict", "limit"];
 
 /** Ports from "3000, 5173"; throws with what is wrong. */
 export function parsePorts(text) {
   const parts = text.split(/[\s,]+/).filter(Boolean);
   for (const part of parts) {
-    if (!/^\d{1,5}$/.test(part) || Number(part) < 1 || Number(part) > 65535) throw new Error(`“${part}” is not a port: numbers from 1 to 65535, separated by commas.`);
+    if (!/^\d{1,5}$/.test(part) || Number(part) < 1 || Number(part) > 65535) throw new Error(words.notAPort(part));
   }
   return [...new Set(parts.map(Number))];
 }
 
 class LaunchDialog {
   constructor() {
-    this.dialog = new Dialog("Launch a workspace");
-    this.choices = h("div", { className: "choices", attributes: { role: "radiogroup", "aria-label": "Image" } });
-    this.name = h("input", { type: "text", name: "name", autocomplete: "off", spellcheck: false, placeholder: "chosen for you", maxLength: 41 });
+    this.dialog = new Dialog(words.title);
+    this.choices = h("div", { className: "choices", attributes: { role: "radiogroup", "aria-label": words.image } });
+    this.name = h("input", { type: "text", name: "name", autocomplete: "off", spellcheck: false, placeholder: words.chosenForYou, maxLength: 41 });
     this.ports = h("input", { type: "text", name: "ports", inputMode: "numeric", autocomplete: "off", value: DEFAULT_PORTS });
     this.memory = h("select", { name: "memory" }, ...MEMORY.map(([value, label]) => h("option", { value: String(value), textContent: label })));
-    this.cancel = button("Cancel", { on: () => this.dialog.close() });
-    this.submit = submitButton("Launch");
+    this.cancel = button(common.cancel, { on: () => this.dialog.close() });
+    this.submit = submitButton(words.submit);
     this.dialog.onSubmit = () => this.act();
     this.onBuild = () => this.loadImages();
     store.addEventListener("build", this.onBuild);
     this.dialog.onClose = () => store.removeEventListener("build", this.onBuild);
     this.choices.addEventListener("change", () => this.showChoice());
+    this.same = snippet(() => ({ method: "POST", path: "/api/v1/workspaces", body: this.described() }));
+    this.dialog.form.addEventListener("input", () => this.same.refresh());
     this.form();
     this.dialog.show();
     this.loadImages();
   }
 
-  form(error = "") {
-    const fields = h("div", { className: "field-row" }, field("Ports to publish", this.ports, "Each gets a port of the host, open to your network without a login."), field("Memory limit", this.memory));
-    this.dialog.step([this.choices, field("Name (optional)", this.name), fields], [this.cancel, this.submit]);
+  form(error = "", again = false) {
+    const fields = h("div", { className: "field-row" }, field(words.ports, this.ports, words.portsHint), field(words.memory, this.memory));
+    this.dialog.step([this.choices, field(words.name, this.name), fields, this.same.element], [this.cancel, this.submit]);
     this.submit.disabled = false;
     this.showChoice();
     if (error) {
       this.dialog.showError(error);
-      this.submit.textContent = "Retry";
+      // What was wrong is in the form: it is corrected and sent. Only what failed at the other end is tried again.
+      if (again) this.submit.textContent = common.retry;
     }
   }
 
@@ -61,7 +68,7 @@ class LaunchDialog {
     try {
       listed = await images();
     } catch (failure) {
-      this.choices.replaceChildren(h("p", { className: "error" }, ...prose(failure.message)), button("Retry", { iconName: "reload", on: () => this.loadImages() }));
+      this.choices.replaceChildren(h("p", { className: "error" }, ...prose(failure.message)), button(common.retry, { iconName: "reload", on: () => this.loadImages() }));
       return;
     }
     const before = this.chosen?.name;
@@ -70,12 +77,13 @@ class LaunchDialog {
     const focused = this.choices.contains(document.activeElement);
     this.choices.replaceChildren(...listed.map((image) => this.choice(image, image === preferred)));
     if (focused) this.choices.querySelector("input:checked")?.focus();
-    if (!listed.length) this.choices.replaceChildren(h("p", {}, ...prose("There is no image yet. `tclone image build webtop-xfce` makes one.")));
+    if (!listed.length) this.choices.replaceChildren(h("p", {}, ...prose(words.noImage)));
     this.showChoice();
+    this.same.refresh();
   }
 
   choice(image, checked) {
-    const kind = image.built ? (image.desktop ? "Desktop" : "Headless") : "Not built yet";
+    const kind = image.built ? (image.desktop ? words.desktop : words.headless) : words.notBuilt;
     const line = [kind, image.built ? size(image.size) : null].filter(Boolean).join(" · ");
     const text = h("span", { className: "choice-text" }, h("strong", { textContent: image.name }), h("small", { textContent: line }));
     const label = h("label", { className: "choice" }, h("input", { type: "radio", name: "image", value: image.name, checked }), text);
@@ -87,7 +95,7 @@ class LaunchDialog {
     const image = this.chosen;
     const building = Boolean(image?.build && !image.build.error);
     this.submit.disabled = !image || building;
-    this.submit.textContent = building ? "Building…" : image && !image.built ? "Build image" : "Launch";
+    this.submit.textContent = building ? words.buildBusy : image && !image.built ? words.build : words.submit;
   }
 
   async act() {
@@ -107,26 +115,46 @@ class LaunchDialog {
     this.loadImages();
   }
 
-  async launch(image) {
+  /** What the form says. Throws with what is wrong in it. */
+  wanted(image) {
     const name = this.name.value.trim();
-    const wanted = { image: image.name, ...(name ? { name } : {}), ...(this.memory.value ? { memory: Number(this.memory.value) } : {}) };
+    const problem = nameProblem(name);
+    if (problem) throw new Error(problem);
+    const memory = this.memory.value ? { memory: Number(this.memory.value) } : {};
+    return { image: image.name, ...(name ? { name } : {}), ...memory, ports: parsePorts(this.ports.value) };
+  }
+
+  /** The same for the snippet, which is there before the form is complete. */
+  described() {
     try {
-      const problem = nameProblem(name);
-      if (problem) throw new Error(problem);
-      wanted.ports = parsePorts(this.ports.value);
-      this.submit.disabled = true;
-      this.submit.textContent = "Launching…";
+      return this.wanted(this.chosen ?? { name: "webtop-xfce" });
+    } catch {
+      return { image: this.chosen?.name ?? "webtop-xfce" };
+    }
+  }
+
+  async launch(image) {
+    let wanted;
+    try {
+      wanted = this.wanted(image);
+    } catch (problem) {
+      this.form(problem.message);
+      return;
+    }
+    this.submit.disabled = true;
+    this.submit.textContent = words.busy;
+    try {
       this.watch(await launch(wanted));
     } catch (failure) {
-      this.form(failure.message);
+      this.form(failure.message, !CORRECTABLE.includes(failure.code));
     }
   }
 
   /** Follow a launch until the engine says that its picture is there. */
   watch(workspace) {
     const phases = new Phases();
-    this.dialog.title.textContent = `Launching ${workspace.name}`;
-    this.dialog.step([h("div", { className: "progress" }, phases.total, phases.element)], [button("Hide", { on: () => this.dialog.close() })]);
+    this.dialog.title.textContent = words.following(workspace.name);
+    this.dialog.step([h("div", { className: "progress" }, phases.total, phases.element)], [button(common.hide, { on: () => this.dialog.close() })]);
     const stop = () => store.removeEventListener("change", look);
     const look = () => {
       const current = store.workspaces.get(workspace.id);
@@ -142,16 +170,16 @@ class LaunchDialog {
   }
 
   ready(workspace, elapsed) {
-    const action = document.body.dataset.workspace ? { label: "Show", href: "/" } : null;
-    toast(`${workspace.name} is ready`, `Started in ${duration(elapsed)}`, { action });
+    const action = document.body.dataset.workspace ? { label: words.show, href: "/" } : null;
+    toast(words.ready(workspace.name), words.startedIn(duration(elapsed)), { action });
     this.dialog.close();
   }
 
   failed(workspace) {
-    this.dialog.title.textContent = `${workspace.name} did not start`;
-    const again = button("Retry", { iconName: "reload", kind: "primary", on: () => this.retry(workspace) });
-    this.dialog.step([h("p", { textContent: "What was made of it is kept, so that its log can be read." })], [button("Close", { on: () => this.dialog.close() }), again]);
-    this.dialog.showError(workspace.error ?? "Its first process ended.");
+    this.dialog.title.textContent = words.failed(workspace.name);
+    const again = button(common.retry, { iconName: "reload", kind: "primary", on: () => this.retry(workspace) });
+    this.dialog.step([h("p", { textContent: words.failedText })], [button(common.close, { on: () => this.dialog.close() }), again]);
+    this.dialog.showError(workspace.error ?? words.ended);
   }
 
   async retry(workspace) {
@@ -163,17 +191,17 @@ class LaunchDialog {
         return;
       }
     }
-    this.dialog.title.textContent = "Launch a workspace";
+    this.dialog.title.textContent = words.title;
     this.form();
     this.act();
   }
 }
 
 function buildLine(state) {
-  if (state.error) return h("p", { className: "choice-build error" }, h("span", {}, ...prose(`The build failed: ${state.error}`)));
+  if (state.error) return h("p", { className: "choice-build error" }, h("span", {}, ...prose(words.buildFailed(state.error))));
   const detail = [state.phase, state.detail].filter(Boolean).join(" · ");
   const elapsed = Number.isFinite(state.elapsed_ms) ? duration(state.elapsed_ms) : "";
-  return h("div", { className: "choice-build", attributes: { role: "status" } }, h("span", { className: "spinner", aria: { hidden: "true" } }), h("span", { textContent: `Building: ${detail}` }), h("span", { className: "phase-time", textContent: elapsed }));
+  return h("div", { className: "choice-build", attributes: { role: "status" } }, h("span", { className: "spinner", aria: { hidden: "true" } }), h("span", { textContent: words.building(detail) }), h("span", { className: "phase-time", textContent: elapsed }));
 }
 
 export const openLaunch = () => new LaunchDialog();

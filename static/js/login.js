@@ -1,4 +1,5 @@
 import { ApiError, keepKey, login, pageAfterLogin } from "./api.js";
+import { login as words } from "./strings.js";
 
 const form = document.getElementById("form");
 const password = document.getElementById("password");
@@ -14,24 +15,25 @@ function show(message) {
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
   if (!password.value) {
-    show("Enter the password.");
+    show(words.noPassword);
     password.focus();
     return;
   }
   submit.disabled = true;
-  submit.textContent = "Logging in…";
+  submit.textContent = words.busy;
   error.hidden = true;
   try {
-    const { key } = await login(form.elements.user.value.trim(), password.value);
-    keepKey(key);
+    const user = form.elements.user.value.trim();
+    const { key } = await login(user, password.value);
+    keepKey(key, user);
     location.replace(pageAfterLogin());
     return;
   } catch (failure) {
     const denied = failure instanceof ApiError && failure.code === "denied";
-    show(denied ? "User or password is wrong." : failure.message);
+    show(denied ? words.wrong : failure.message);
     password.select();
     password.focus();
   }
   submit.disabled = false;
-  submit.textContent = "Log in";
+  submit.textContent = words.submit;
 });

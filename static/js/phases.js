@@ -2,6 +2,7 @@
 
 import { h, icon, setText } from "./dom.js";
 import { duration } from "./format.js";
+import { phases as words } from "./strings.js";
 
 const clocks = new Set();
 
@@ -12,25 +13,10 @@ setInterval(() => {
   }
 }, 100);
 
-const LABELS = {
-  network: "Network",
-  "root file system": "File system",
-  container: "Container",
-  "first command": "First command",
-  prepare: "Preparing and checking",
-  preflight: "Freezing the source",
-  frozen: "Reading its state",
-  captured: "Making the processes",
-  copying: "Copying memory",
-  resumed: "Source runs again; finishing",
-  rebuilt: "First command",
-  usable: "Usable",
-};
-
-const label = (name) => LABELS[name] ?? (name ? name.charAt(0).toUpperCase() + name.slice(1) : "Working");
+const label = (name) => words.names[name] ?? (name ? name.charAt(0).toUpperCase() + name.slice(1) : words.working);
 
 export class Phases {
-  element = h("ol", { className: "phases", aria: { live: "polite", label: "Progress" } });
+  element = h("ol", { className: "phases", aria: { live: "polite", label: words.label } });
   total = h("p", { className: "elapsed", aria: { hidden: "true" } });
   #shown = 0;
   #first = null;

@@ -4,14 +4,13 @@ import { logout, toLogin } from "./api.js";
 import { h, icon, prose, setText } from "./dom.js";
 import { openLaunch } from "./launch.js";
 import { store } from "./store.js";
+import { connection as words } from "./strings.js";
 import { toast } from "./toast.js";
-
-const CONNECTION_LABELS = { connecting: "Connecting", live: "Live", reconnecting: "Reconnecting…" };
 
 function renderConnection() {
   const element = document.getElementById("connection");
   element.dataset.state = store.connection;
-  setText(element.querySelector(".connection-text"), CONNECTION_LABELS[store.connection]);
+  setText(element.querySelector(".connection-text"), words[store.connection]);
 }
 
 function renderBanner() {
@@ -20,10 +19,10 @@ function renderBanner() {
   banner.hidden = !down;
   if (down) {
     const detail = store.engineMessage ? `${store.engineMessage}. ` : "";
-    const text = `${detail}Desktops that are open go on; launching, forking and discarding wait for it.`;
+    const text = `${detail}${words.engineDownNote}`;
     if (banner.dataset.text !== text) {
       banner.dataset.text = text;
-      banner.replaceChildren(icon("alert"), h("strong", { textContent: "The engine is down" }), h("span", {}, ...prose(text)));
+      banner.replaceChildren(icon("alert"), h("strong", { textContent: words.engineDown }), h("span", {}, ...prose(text)));
     }
   }
   document.getElementById("launch").disabled = down;
@@ -34,7 +33,7 @@ async function leave() {
     await logout();
     toLogin();
   } catch (failure) {
-    toast("Could not log out", failure.message, { kind: "error" });
+    toast(words.logoutFailed, failure.message, { kind: "error" });
   }
 }
 

@@ -11,6 +11,9 @@ class Store extends EventTarget {
   workspaces = new Map();
   operations = new Map();
   builds = new Map();
+  // Who has control of a workspace, and how long it lives; nothing for those that nobody has, and that live on.
+  leases = new Map();
+  lives = new Map();
   engine = "unknown";
   engineMessage = "";
   connection = "connecting";
@@ -82,6 +85,8 @@ class Store extends EventTarget {
     else if (type === "progress") this.#progress(workspace, data);
     else if (type === "fork") this.operations.delete(workspace);
     else if (type === "build") this.builds.set(event.image, { ...event, received: performance.now() });
+    else if (type === "lease") setOrDelete(this.leases, workspace, data);
+    else if (type === "life") setOrDelete(this.lives, workspace, data);
     else if (type === "engine") [this.engine, this.engineMessage] = [event.state, event.message];
   }
 
@@ -92,6 +97,8 @@ class Store extends EventTarget {
       Object.entries(event.operations).map(([id, operation]) => [id, { ...operation, phases: operation.phases.map((phase) => ({ ...phase, received })) }]),
     );
     this.builds = new Map(event.builds.map((build) => [build.image, { ...build, received }]));
+    this.leases = new Map(Object.entries(event.facts?.lease ?? {}));
+    this.lives = new Map(Object.entries(event.facts?.life ?? {}));
     this.engine = event.engine;
     this.engineMessage = event.message;
     this.loaded = true;
@@ -106,7 +113,7 @@ class Store extends EventTarget {
 
   #drop(id) {
     this.workspaces.delete(id);
-    this.operations.delete(id);
+    for (const facts of [this.operations, this.leases, this.lives]) facts.delete(id);
   }
 
   #progress(id, data) {
@@ -149,6 +156,11 @@ class Store extends EventTarget {
     visit(null, 0);
     return found;
   }
+}
+
+function setOrDelete(map, key, value) {
+  if (value === null) map.delete(key);
+  else map.set(key, value);
 }
 
 export const store = new Store();

@@ -1,6 +1,273 @@
 // Every English word that people see, by the noun it belongs to. A text with a figure or a name in it is a function.
 
-export const common = { cancel: "Cancel" };
+const many = (count, noun) => {
+  const plural = noun.endsWith("y") ? `${noun.slice(0, -1)}ies` : noun.endsWith("ch") ? `${noun}es` : `${noun}s`;
+  return `${count} ${count === 1 ? noun : plural}`;
+};
+
+export const common = {
+  plural: many,
+  cancel: "Cancel",
+  close: "Close",
+  hide: "Hide",
+  retry: "Retry",
+  copy: "Copy",
+  copied: "Copied",
+  dismiss: "Dismiss",
+  fallbackName: "copy",
+};
+
+export const connection = {
+  connecting: "Connecting",
+  live: "Live",
+  reconnecting: "Reconnecting…",
+  offline: "The portal does not answer. Check that it is running, then retry.",
+  status: (status) => `The portal answered with status ${status}.`,
+  engineDown: "The engine is down",
+  engineDownNote: "Desktops that are open go on; launching, forking and discarding wait for it.",
+  logoutFailed: "Could not log out",
+};
+
+export const login = {
+  noPassword: "Enter the password.",
+  wrong: "User or password is wrong.",
+  busy: "Logging in…",
+  submit: "Log in",
+};
+
+export const states = {
+  created: "Created",
+  starting: "Starting",
+  ready: "Ready",
+  forking: "Forking",
+  removing: "Discarding",
+  gone: "Gone",
+  stopped: "Stopped",
+  failed: "Failed",
+};
+
+export const names = {
+  problem: "A name has 1 to 41 of a–z, 0–9 and “-”, starts and ends with a letter or digit, and does not look like an id.",
+};
+
+export const home = {
+  title: "Workspaces",
+  lineage: "Lineage",
+  layout: "Layout",
+  auto: "Auto",
+  autoLabel: "Layout by number of workspaces",
+  tilesLabel: (count) => `${many(count, "tile")} at once`,
+  allLive: "All live",
+  allLiveTitle: "Stream every desktop on this page at its full rate, not only the one in use",
+  compare: "Compare",
+  help: "Keyboard shortcuts",
+  previous: "Previous tiles",
+  next: "Next tiles",
+  range: (first, last, count) => (first === last ? `${last} of ${count}` : `${first}–${last} of ${count}`),
+  emptyTitle: "No workspaces yet",
+  emptyText: "Launch a desktop, work in it, then fork it while it runs: every copy goes on from the same moment.",
+  emptyAction: "Launch a desktop",
+  discarded: (id) => `from ${id}, discarded`,
+};
+
+export const tile = {
+  keyboard: "Keyboard",
+  keyboardTitle: "Keys go to this desktop",
+  live: "Live",
+  liveTitle: "This desktop streams at its full rate",
+  poor: "Poor connection",
+  poorTitle: "The picture comes late: the network or this computer does not keep up",
+  fork: "Fork",
+  reconnect: "Reconnect picture",
+  discard: "Discard",
+  alone: "Open alone",
+  wake: (name) => `Work in ${name}`,
+  pictureOf: (name) => `Picture of ${name}`,
+  from: " from ",
+  discarded: "discarded",
+  port: (inside, name, outside) => `Port ${inside} of ${name}, on this host's port ${outside}`,
+  portLabel: (inside, name, outside) => `Port ${inside} of ${name}, opens localhost:${outside} in a new tab`,
+  morePorts: (count) => `+${count}`,
+  morePortsTitle: (list) => `Further ports: ${list}`,
+  opening: "Opening the desktop",
+  openFailed: "The desktop could not be opened",
+  starting: "Starting",
+  removing: "Discarding",
+  removingText: "Its processes, files and ports are being removed.",
+  failed: "It did not start",
+  stopped: "Stopped",
+  ended: "Its first process has ended.",
+  logLabel: "Last lines of its log",
+  againFailed: "It could not be started again",
+  noDesktop: "No desktop in this image. A shell: ",
+  logOf: (name) => `Log of ${name}`,
+  logEmpty: "Nothing logged yet.",
+  image: "Image",
+  age: "Age",
+  memory: "Memory limit",
+  network: "Network",
+  none: "none",
+  desktopOf: (name) => `Desktop of ${name}`,
+};
+
+export const solo = {
+  missing: (id) => `${id} is not here`,
+  missingText: "It was discarded, or never was.",
+  all: "All workspaces",
+};
+
+export const fork = {
+  title: (name) => `Fork ${name}`,
+  subtitle: "Every copy goes on from this very moment.",
+  copies: "Copies",
+  name: "Name (optional)",
+  labels: "What is each for? (optional)",
+  labelOf: (name) => `Label of ${name}`,
+  labelPlaceholder: "e.g. try the new parser",
+  called: "Copies are called",
+  network: "Network of the copies",
+  networks: { open: "Open", none: "None" },
+  note: "Everything that runs is copied. TCP connections out of the workspace are closed in the copies; programs there see that at once.",
+  submit: (count) => (count === 1 ? "Fork" : `Fork ${count} copies`),
+  failed: (name) => `${name} was not forked`,
+  done: (count, name) => `${many(count, "copy")} of ${name}`,
+  sideBySide: "Side by side",
+  someFailed: (failed, all) => `${failed} of ${all} copies failed:`,
+  failedToast: (count) => `${many(count, "copy")} failed`,
+  figures: { pause: "source paused", usable: "usable after", first_frame: "first picture after" },
+};
+
+export const discard = {
+  title: (name) => `Discard ${name}?`,
+  text: "Its processes, files and ports go at once and cannot be had back.",
+  branches: (count) => `${many(count, "branch")} forked from it will go on.`,
+  submit: "Discard",
+  busy: "Discarding…",
+};
+
+export const launch = {
+  title: "Launch a workspace",
+  image: "Image",
+  chosenForYou: "chosen for you",
+  noImage: "There is no image yet. `tclone image build webtop-xfce` makes one.",
+  desktop: "Desktop",
+  headless: "Headless",
+  notBuilt: "Not built yet",
+  name: "Name (optional)",
+  ports: "Ports to publish",
+  portsHint: "Each gets a port of the host, open to your network without a login.",
+  memory: "Memory limit",
+  memoryDefault: "Default (4 GiB)",
+  submit: "Launch",
+  build: "Build image",
+  buildBusy: "Building…",
+  busy: "Launching…",
+  notAPort: (part) => `“${part}” is not a port: numbers from 1 to 65535, separated by commas.`,
+  following: (name) => `Launching ${name}`,
+  ready: (name) => `${name} is ready`,
+  startedIn: (time) => `Started in ${time}`,
+  show: "Show",
+  failed: (name) => `${name} did not start`,
+  failedText: "What was made of it is kept, so that its log can be read.",
+  ended: "Its first process ended.",
+  buildFailed: (error) => `The build failed: ${error}`,
+  building: (detail) => `Building: ${detail}`,
+};
+
+export const phases = {
+  label: "Progress",
+  working: "Working",
+  names: {
+    network: "Network",
+    "root file system": "File system",
+    container: "Container",
+    "first command": "First command",
+    prepare: "Preparing and checking",
+    preflight: "Freezing the source",
+    frozen: "Reading its state",
+    captured: "Making the processes",
+    copying: "Copying memory",
+    resumed: "Source runs again; finishing",
+    rebuilt: "First command",
+    usable: "Usable",
+  },
+};
+
+export const compare = {
+  title: "Compare",
+  left: "Left",
+  right: "Right",
+  swap: "Swap sides",
+  choose: "Choose a workspace",
+  mirror: "Mirror input",
+  mirrorTitle: "What you type and click goes to both desktops",
+  mirrorOn: "Mouse and keys go to both desktops",
+  mirrorStop: "Stop",
+  surface: "Both desktops at once",
+  few: "Two desktops are needed",
+  fewText: "Fork a desktop, then compare the copy with its source.",
+};
+
+export const keys = {
+  leader: "Ctrl twice",
+  barTitle: "Shortcut",
+  barHint: "Esc goes back to the desktop",
+  helpTitle: "Keyboard shortcuts",
+  helpIntro: "Tap Ctrl twice, then one of these. Every other key, and both taps, go to the desktop as they are: no shortcut takes one away from it.",
+  helpOutside: "Outside a desktop the same keys work after Ctrl twice.",
+  commands: {
+    tile: "Work in that tile",
+    next: "Next workspace",
+    previous: "Previous workspace",
+    fork: "Fork",
+    launch: "Launch a workspace",
+    discard: "Discard (asks first)",
+    alone: "Open alone",
+    home: "All workspaces",
+    live: "All live on or off",
+    compare: "Compare with the next one",
+    control: "Take control or hand back",
+    keep: "Keep alive",
+    help: "This help",
+    back: "Back to the desktop",
+  },
+};
+
+export const snippets = {
+  title: "The same by the API",
+  curl: "curl",
+  python: "Python",
+  note: "`TCLONE_TOKEN` is an API token that may do it; `ca.pem` is what `tclone ca` prints.",
+  language: "Language",
+};
+
+export const control = {
+  take: "Take control",
+  takeTitle: "While a person has control, agents are refused",
+  takeOver: "Take over",
+  handBack: "Hand back",
+  mine: "You have control",
+  others: (holder) => `${holder} has control`,
+  holderTitle: "Agents are refused until control is handed back",
+  takeFailed: "Control was not taken",
+  handBackFailed: "Control was not handed back",
+  takeOverTitle: (holder) => `Take control from ${holder}?`,
+  takeOverText: (name) => `Somebody else is at work in ${name}, and will see that you took over.`,
+  lifetime: "Lifetime",
+  lifetimeTitle: (name) => `Lifetime of ${name}`,
+  lifetimeText: "When its time is over it is discarded with all that is in it.",
+  livesOn: "Lives until somebody discards it",
+  endsIn: (time) => `Ends in ${time}`,
+  endsTitle: "It is discarded then, unless it is used or kept alive",
+  keep: "Keep alive",
+  keepFailed: "It was not kept alive",
+  never: "Never",
+  idle: "Discard when unused for",
+  idleHint: "Mouse and keyboard on its desktop count, and what programs do by the API. Watching does not.",
+  whole: "Discard after, in all",
+  wholeHint: "Counted from its launch, or from when it was last kept alive.",
+  save: "Save",
+};
 
 export const panels = {
   label: "Views of this workspace",

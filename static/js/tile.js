@@ -1,48 +1,57 @@
 // One workspace in the grid: a header with what can be done, and its desktop, console or the reason why there is none.
 
 import { discard, launch, logs } from "./api.js";
+import { Console } from "./console.js";
+import { Control } from "./control.js";
 import { Desktop } from "./desktop.js";
 import { openDiscard } from "./discard.js";
 import { button, h, icon, prose, replaceWhenChanged, setText } from "./dom.js";
 import { openFork } from "./fork.js";
-import { STATE_LABELS, age, size } from "./format.js";
 import { Phases } from "./phases.js";
+import { PortLine } from "./portline.js";
 import { store } from "./store.js";
+import { common, states, tile as words } from "./strings.js";
 
-const LOG_TAIL = 40;
-const LOG_EVERY = 4000;
-const LIVE = ["ready", "forking"];
+const STREAMING = ["ready", "forking"];
 
 export class Tile {
   #desktop = null;
   #phases = null;
+  #console = null;
   #body = h("div", { className: "tile-body" });
   #overlay = h("div", { className: "tile-overlay", hidden: true });
-  #console = null;
-  #logTimer = null;
+  #ports = new PortLine();
+  #live = false;
   #view = "";
 
-  /** `solo`: the only thing on its page, so it offers no way to open it alone. */
-  constructor(workspace, { solo = false } = {}) {
+  /** `solo`: the only thing on its page, so it offers no way to open it alone. `choose(id)` is called when somebody wants to work in it. */
+  constructor(workspace, { solo = false, choose = () => {}, hear = () => {} } = {}) {
     this.id = workspace.id;
     this.workspace = workspace;
+    this.choose = choose;
+    this.hear = hear;
     this.dot = h("span", { className: "dot", aria: { hidden: "true" } });
     this.name = solo ? h("h1", { className: "tile-name" }) : h("h2", { className: "tile-name" });
+    this.label = h("span", { className: "tile-label", hidden: true });
     this.meta = h("span", { className: "tile-meta" });
     this.chip = h("span", { className: "chip", attributes: { role: "status" } });
-    this.keyboard = h("span", { className: "chip keyboard", title: "Keys go to this desktop", hidden: true }, icon("keyboard"), h("span", { textContent: "Keyboard" }));
-    this.ports = h("span", { className: "ports" });
-    this.fork = button("Fork", { iconName: "fork", on: () => openFork(this.workspace) });
-    this.reload = button("Reconnect picture", { iconName: "reload", iconOnly: true, kind: "quiet", on: () => this.#desktop?.open() });
-    this.trash = button("Discard", { iconName: "trash", iconOnly: true, kind: "quiet danger-hover", on: () => openDiscard(this.workspace) });
-    const open = solo ? null : h("a", { className: "button quiet icon-only", href: `/w/${workspace.id}`, title: "Open alone", aria: { label: "Open alone" } }, icon("open"));
-    const actions = h("div", { className: "tile-actions" }, this.fork, this.reload, open, this.trash);
-    const first = h("div", { className: "tile-line" }, this.name, this.chip, this.keyboard);
-    const second = h("div", { className: "tile-line tile-detail" }, this.meta, this.ports);
-    this.header = h("header", { className: "tile-header" }, this.dot, h("div", { className: "tile-title" }, first, second), actions);
-    this.#body.append(this.#overlay);
+    this.live = h("span", { className: "chip live", title: words.liveTitle, textContent: words.live, hidden: true });
+    this.poor = h("span", { className: "chip warn", title: words.poorTitle, textContent: words.poor, hidden: true });
+    this.keyboard = h("span", { className: "chip keyboard", title: words.keyboardTitle, hidden: true }, icon("keyboard"), h("span", { textContent: words.keyboard }));
+    this.fork = button(words.fork, { iconName: "fork", on: () => this.openFork() });
+    this.reload = button(words.reconnect, { iconName: "reload", iconOnly: true, kind: "quiet", on: () => this.#desktop?.reopen() });
+    this.trash = button(words.discard, { iconName: "trash", iconOnly: true, kind: "quiet danger-hover", on: () => openDiscard(this.workspace) });
+    this.control = new Control(workspace, () => this.release());
+    const open = solo ? null : h("a", { className: "button quiet icon-only", href: `/w/${workspace.id}`, title: words.alone, aria: { label: words.alone } }, icon("open"));
+    this.actions = h("div", { className: "tile-actions" }, this.control.toggle, this.fork, this.reload, this.control.clock, open, this.trash);
+    const first = h("div", { className: "tile-line" }, this.name, this.chip, this.live, this.poor, this.keyboard);
+    const second = h("div", { className: "tile-line tile-detail" }, this.meta, this.control.holder, this.control.left, this.control.keep, this.label, this.#ports.element);
+    this.header = h("header", { className: "tile-header" }, this.dot, h("div", { className: "tile-title" }, first, second), this.actions);
+    // Over a still picture, and over all of a small tile in the strip: a click anywhere, or Enter, makes it the one that is worked in.
+    this.wake = h("button", { type: "button", className: "wake", on: { click: () => this.choose(this.id) } });
+    this.#body.append(this.#overlay, this.wake);
     this.element = h("article", { className: "tile", tabIndex: -1, data: { workspace: this.id } }, this.header, this.#body);
-    this.header.addEventListener("click", (event) => event.target.closest("a, button") || this.focusDesktop());
+    this.header.addEventListener("click", (event) => event.target.closest("a, button") || this.choose(this.id));
     this.update(workspace);
   }
 
@@ -50,9 +59,34 @@ export class Tile {
     return this.#desktop?.frame ?? null;
   }
 
+  /** Whether it has a desktop that could stream. */
+  get canStream() {
+    return this.#view === "desktop";
+  }
+
+  setLive(live) {
+    this.#live = live;
+    this.element.classList.toggle("is-live", live);
+    this.#applyLive();
+  }
+
   focusDesktop() {
     this.chosen = true;
     (this.frame ?? this.element).focus({ focusVisible: false });
+  }
+
+  openFork() {
+    this.release();
+    openFork(this.workspace);
+  }
+
+  /** Let go of every key and button that is held in the desktop. */
+  release() {
+    this.#desktop?.tell("release");
+  }
+
+  tell(order, rest) {
+    this.#desktop?.tell(order, rest);
   }
 
   showKeyboard(here) {
@@ -62,24 +96,31 @@ export class Tile {
 
   update(workspace) {
     this.workspace = workspace;
-    const { state } = workspace;
+    const { state, name, label = "" } = workspace;
     this.element.dataset.state = state;
-    this.element.setAttribute("aria-label", `${workspace.name}, ${STATE_LABELS[state]}`);
-    setText(this.name, workspace.name);
-    this.name.title = workspace.name;
+    this.element.setAttribute("aria-label", `${name}, ${states[state]}`);
+    setText(this.name, name);
+    this.name.title = name;
+    setText(this.label, label);
+    this.label.title = label;
+    this.label.hidden = !label;
+    this.wake.setAttribute("aria-label", words.wake(name));
     this.#updateMeta();
-    setText(this.chip, STATE_LABELS[state]);
+    setText(this.chip, states[state]);
     const down = store.engine === "down";
     this.fork.disabled = state !== "ready" || down;
     this.trash.disabled = state === "removing" || down;
-    this.reload.hidden = !workspace.desktop || !LIVE.includes(state);
-    this.#updatePorts();
+    this.#ports.update(workspace);
+    this.control.update(workspace);
     this.#updateBody();
+    this.reload.hidden = !this.canStream || !this.#live;
   }
 
   /** Take the stream away (the tile is not on the visible page). */
   dispose() {
     this.#closeViews();
+    this.#ports.close();
+    this.control.close();
     this.element.remove();
   }
 
@@ -90,57 +131,38 @@ export class Tile {
       if (!parent) return [own];
       const from = store.workspaces.has(parent)
         ? h("a", { className: "mono", href: `/w/${encodeURIComponent(parent)}`, textContent: parent })
-        : h("span", { className: "mono struck", textContent: parent, title: "discarded" });
-      return [own, h("span", { textContent: " from " }), from];
+        : h("span", { className: "mono struck", textContent: parent, title: words.discarded });
+      return [own, h("span", { className: "tile-from" }, h("span", { textContent: words.from }), from)];
     });
-  }
-
-  #updatePorts() {
-    const entries = Object.entries(this.workspace.ports);
-    replaceWhenChanged(this.ports, JSON.stringify(entries), () =>
-      entries.map(([inside, outside]) =>
-        h(
-          "a",
-          {
-            className: "port",
-            href: `http://localhost:${outside}`,
-            target: "_blank",
-            rel: "noopener noreferrer",
-            title: `Port ${inside} of ${this.workspace.name}, on this host's port ${outside}`,
-            aria: { label: `Port ${inside} of ${this.workspace.name}, opens localhost:${outside} in a new tab` },
-          },
-          h("span", { textContent: `:${inside}` }),
-          h("span", { className: "port-host", textContent: String(outside) }),
-          icon("external"),
-        ),
-      ),
-    );
   }
 
   #updateBody() {
     const { state, desktop } = this.workspace;
-    const view = LIVE.includes(state) ? (desktop ? "desktop" : "console") : state === "created" ? "starting" : state;
+    const view = STREAMING.includes(state) ? (desktop ? "desktop" : "console") : state === "created" ? "starting" : state;
     if (view !== this.#view) {
       this.#view = view;
+      this.element.dataset.view = view;
       this.#closeViews();
       if (view === "desktop") this.#openDesktop();
       else if (view === "console") this.#openConsole();
       else if (view === "starting") this.#openStarting();
-      else if (view === "removing") this.#message("Discarding", "Its processes, files and ports are being removed.", []);
+      else if (view === "removing") this.#message(words.removing, words.removingText, []);
       else this.#openEnded();
     }
     if (view === "starting") this.#phases.update(store.operations.get(this.id)?.phases ?? []);
-    if (view === "console") this.#updateFacts();
+    this.#console?.update(this.workspace);
   }
 
   #closeViews() {
     this.#desktop?.close();
     this.#desktop = null;
     this.#phases = null;
-    this.#console?.remove();
+    this.#console?.close();
     this.#console = null;
-    clearInterval(this.#logTimer);
     this.#overlay.hidden = true;
+    this.poor.hidden = true;
+    this.live.hidden = true;
+    delete this.element.dataset.picture;
   }
 
   #message(title, text, actions, kind = "") {
@@ -150,29 +172,52 @@ export class Tile {
   }
 
   #openDesktop() {
-    this.#desktop = new Desktop(this.id, this.workspace.name, (state, message) => {
-      if (state === "shown") this.#overlay.hidden = true;
-      else if (state === "opening") this.#message("Opening the desktop", "", [], "busy");
-      else this.#message("The desktop could not be opened", message, [button("Retry", { iconName: "reload", on: () => this.#desktop?.open() })], "error");
+    this.#desktop = new Desktop(this.id, this.workspace.name, {
+      onChange: (state, message) => this.#desktopChanged(state, message),
+      onTold: (type, message) => {
+        if (type === "quality") this.poor.hidden = message.poor !== true;
+        this.hear(this, type);
+      },
     });
-    this.#body.prepend(this.#desktop.frame);
-    // The frame joins the page with the tile, which may happen only after this call.
-    queueMicrotask(() => this.#desktop?.open());
+    this.#body.prepend(this.#desktop.element);
+    this.#applyLive();
+  }
+
+  #applyLive() {
+    if (this.#desktop === null) return;
+    this.live.hidden = !this.#live;
+    this.reload.hidden = !this.#live;
+    if (!this.#live) this.poor.hidden = true;
+    this.#desktop.setLive(this.#live);
+  }
+
+  #desktopChanged(state, message) {
+    if (state === "picture") this.element.dataset.picture = "still";
+    if (state === "shown") this.element.dataset.picture = "stream";
+    if (state === "failed") {
+      const again = button(common.retry, { iconName: "reload", on: () => this.#desktop?.reopen() });
+      this.#message(words.openFailed, message, [again], "error");
+      return;
+    }
+    // Only while there is nothing at all to see; a picture that is there stays, with a sign that more is coming.
+    const nothing = !this.element.dataset.picture;
+    this.element.classList.toggle("opening", state === "opening" || (state === "picture" && this.element.classList.contains("opening")));
+    if (nothing && state === "opening") this.#message(words.opening, "", [], "busy");
+    else if (!nothing) this.#overlay.hidden = true;
   }
 
   #openStarting() {
     this.#phases = new Phases();
-    this.#message("Starting", "", [], "progress");
+    this.#message(words.starting, "", [], "progress");
     this.#overlay.append(this.#phases.total, this.#phases.element);
   }
 
   #openEnded() {
     const failed = this.workspace.state === "failed";
-    const retry = button("Retry", { iconName: "reload", on: () => this.#retry(retry) });
-    const remove = button("Discard", { iconName: "trash", kind: "quiet", on: () => openDiscard(this.workspace) });
-    const title = failed ? "It did not start" : "Stopped";
+    const retry = button(common.retry, { iconName: "reload", on: () => this.#retry(retry) });
+    const remove = button(words.discard, { iconName: "trash", kind: "quiet", on: () => openDiscard(this.workspace) });
     const again = this.workspace.kind === "source" ? [retry, remove] : [remove];
-    this.#message(title, this.workspace.error ?? "Its first process has ended.", again, "error");
+    this.#message(failed ? words.failed : words.stopped, this.workspace.error ?? words.ended, again, "error");
     this.#addLogs();
   }
 
@@ -183,7 +228,7 @@ export class Tile {
     } catch {
       return; // the message above says already that it failed; a missing log adds nothing
     }
-    if (text && !this.#overlay.hidden) this.#overlay.append(h("pre", { className: "log", tabIndex: 0, textContent: text, aria: { label: "Last lines of its log" } }));
+    if (text && !this.#overlay.hidden) this.#overlay.append(h("pre", { className: "log", tabIndex: 0, textContent: text, aria: { label: words.logLabel } }));
   }
 
   /** A failed launch again: the same image, name, ports and memory. */
@@ -195,34 +240,12 @@ export class Tile {
       await launch({ image, name, ports: Object.keys(ports).map(Number), ...(memory ? { memory } : {}) });
     } catch (failure) {
       clicked.disabled = false;
-      this.#message("It could not be started again", failure.message, [clicked], "error");
+      this.#message(words.againFailed, failure.message, [clicked], "error");
     }
   }
 
   #openConsole() {
-    this.facts = h("dl", { className: "facts" });
-    this.log = h("pre", { className: "log", tabIndex: 0, aria: { label: `Log of ${this.workspace.name}` } });
-    const command = h("code", { textContent: `tclone shell ${this.id}` });
-    this.#console = h("div", { className: "console" }, this.facts, h("p", { className: "console-hint" }, "No desktop in this image. A shell: ", command), this.log);
-    this.#body.prepend(this.#console);
-    const refresh = async () => {
-      if (document.visibilityState !== "visible" || !this.#console) return;
-      try {
-        const text = (await logs(this.id, LOG_TAIL)).trimEnd();
-        const atEnd = this.log.scrollTop + this.log.clientHeight >= this.log.scrollHeight - 4;
-        setText(this.log, text || "Nothing logged yet.");
-        if (atEnd) this.log.scrollTop = this.log.scrollHeight;
-      } catch (failure) {
-        setText(this.log, failure.message);
-      }
-    };
-    refresh();
-    this.#logTimer = setInterval(refresh, LOG_EVERY);
-  }
-
-  #updateFacts() {
-    const { image, created, memory_limit: memory, network } = this.workspace;
-    const rows = [["Image", image], ["Age", age(created)], ["Memory limit", memory ? size(memory) : "none"], ["Network", network]];
-    replaceWhenChanged(this.facts, JSON.stringify(rows), () => rows.map(([term, value]) => h("div", {}, h("dt", { textContent: term }), h("dd", { textContent: value }))));
+    this.#console = new Console(this.workspace);
+    this.#body.prepend(this.#console.element);
   }
 }

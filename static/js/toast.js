@@ -1,6 +1,7 @@
 // Messages in the corner of the page, read out politely.
 
 import { button, h, icon, prose } from "./dom.js";
+import { common } from "./strings.js";
 
 const TOAST_MS = 14_000;
 
@@ -9,7 +10,7 @@ export function toast(title, detail = "", { kind = "", action = null } = {}) {
   const element = h("div", { className: `toast ${kind}` }, icon(kind === "error" ? "alert" : "check"), h("div", { className: "toast-text" }, h("strong", { textContent: title }), detail ? h("p", {}, ...prose(detail)) : null));
   if (action) element.append(h("a", { className: "button", href: action.href, textContent: action.label }));
   const remove = () => element.remove();
-  element.append(button("Dismiss", { iconName: "close", iconOnly: true, kind: "quiet", on: remove }));
+  element.append(button(common.dismiss, { iconName: "close", iconOnly: true, kind: "quiet", on: remove }));
   let timer = setTimeout(remove, TOAST_MS);
   for (const type of ["pointerenter", "focusin"]) element.addEventListener(type, () => clearTimeout(timer));
   for (const type of ["pointerleave", "focusout"]) {

@@ -1,10 +1,10 @@
 // The lineage: every workspace under the one it was forked from.
 
 import { h, setText } from "./dom.js";
-import { STATE_LABELS, age, size } from "./format.js";
+import { age, size } from "./format.js";
 import { Memory } from "./memory.js";
 import { store } from "./store.js";
-import { panels as words } from "./strings.js";
+import { home, panels, states } from "./strings.js";
 
 const RUNNING = ["ready", "forking"];
 
@@ -55,14 +55,14 @@ export class Tree {
   }
 
   #fill(item, workspace, depth) {
-    const { id, name, state, created, parent } = workspace;
+    const { id, name, state, created, parent, label = "" } = workspace;
     item.element.dataset.state = state;
     item.element.style.setProperty("--depth", String(Math.min(depth, 8)));
     item.element.classList.toggle("branch", depth > 0);
     setText(item.name, name);
     item.name.title = name;
-    const lost = parent && !store.workspaces.has(parent) ? `from ${parent}, discarded` : "";
-    const words = [id, state === "ready" ? age(created) : STATE_LABELS[state].toLowerCase(), lost].filter(Boolean);
+    const lost = parent && !store.workspaces.has(parent) ? home.discarded(parent) : "";
+    const words = [label || id, state === "ready" ? age(created) : states[state].toLowerCase(), lost].filter(Boolean);
     setText(item.detail, words.join(" · "));
   }
 
@@ -71,6 +71,6 @@ export class Tree {
     const figures = this.#memory.of(id);
     if (!item || !figures) return;
     item.memory.hidden = false;
-    setText(item.memory, words.inTree(size(figures.unique), size(figures.shared)));
+    setText(item.memory, panels.inTree(size(figures.unique), size(figures.shared)));
   }
 }

@@ -1,10 +1,14 @@
 // One workspace alone, as large as the window.
 
 import { h } from "./dom.js";
+import { openDiscard } from "./discard.js";
 import { followKeyboard } from "./keyboard.js";
+import { openLaunch } from "./launch.js";
+import { Leader } from "./leader.js";
 import { Panels } from "./panels.js";
 import { startPage } from "./shell.js";
 import { store } from "./store.js";
+import { keys, solo as words } from "./strings.js";
 import { Tile } from "./tile.js";
 
 const id = document.body.dataset.workspace;
@@ -32,14 +36,30 @@ function render() {
     tile.update(workspace);
     return;
   }
-  tile = new Tile(workspace, { solo: true });
+  tile = new Tile(workspace, { solo: true, choose: () => tile.focusDesktop(), hear });
   grid.append(tile.element);
+  tile.setLive(true);
   if (!location.hash) tile.focusDesktop();
 }
 
 function showMissing() {
   if (empty.firstChild) return;
-  empty.append(h("h1", { textContent: `${id} is not here` }), h("p", { textContent: "It was discarded, or never was." }), h("a", { className: "button primary", href: "/", textContent: "All workspaces" }));
+  empty.append(h("h1", { textContent: words.missing(id) }), h("p", { textContent: words.missingText }), h("a", { className: "button primary", href: "/", textContent: words.all }));
+}
+
+const commands = keys.commands;
+const here = () => tile !== null;
+const leader = new Leader([
+  { keys: ["f"], shown: "F", label: commands.fork, run: () => tile.openFork(), enabled: () => tile?.workspace.state === "ready" },
+  { keys: ["l"], shown: "L", label: commands.launch, run: () => openLaunch() },
+  { keys: ["d"], shown: "D", label: commands.discard, run: () => openDiscard(tile.workspace), enabled: here },
+  { keys: ["t"], shown: "T", label: commands.control, run: () => tile.control.change(), enabled: () => tile !== null },
+  { keys: ["k"], shown: "K", label: commands.keep, run: () => tile.control.keepAlive(), enabled: () => tile !== null },
+  { keys: ["h"], shown: "H", label: commands.home, run: () => location.assign("/") },
+]);
+
+function hear(from, type) {
+  if (type === "leader" && document.activeElement === from.frame) leader.open(() => from.focusDesktop());
 }
 
 followKeyboard(() => (tile ? [tile] : []), () => {});

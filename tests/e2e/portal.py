@@ -71,6 +71,21 @@ class Portal:
         """How many tiles at once: "Auto", "1", "2", "4", "9"."""
         self.page.locator(".layouts button", has_text=re.compile(f"^{label}$")).click()
 
+    def all_live(self) -> None:
+        """Let every desktop on the page stream, not only the one in use."""
+        self.page.get_by_role("button", name="All live").click()
+
+    def choose(self, workspace: str) -> "Tile":
+        """Click on the still picture of a desktop, which brings it to life."""
+        self.tile(workspace).element.locator(".wake").click()
+        return self.tile(workspace)
+
+    def compare(self, left: str, right: str) -> None:
+        """The page with two desktops side by side, both streaming."""
+        self.page.goto(f"{self.stack.origin}/compare/{left}/{right}")
+        for workspace in (left, right):
+            self.tile(workspace).wait_live()
+
     def launch(self, name: str) -> list[str]:
         """Launch the desktop image by the dialog; the phases that it showed, once the dialog has closed."""
         self.page.locator("#launch").click()
@@ -125,11 +140,22 @@ class Tile:
         self.portal = portal
         self.workspace = workspace
         self.element = portal.page.locator(f'.tile[data-workspace="{workspace}"]')
-        self.frame = self.element.frame_locator("iframe.desktop")
+        # One that is on its way out stays in place for a moment, inert.
+        self.stream = self.element.locator("iframe.desktop:not([inert])")
+        self.frame = self.stream.content_frame
 
     def picture(self) -> Image.Image:
         """What the frame shows now."""
-        return pictures.opened(self.element.locator("iframe.desktop").screenshot())
+        return pictures.opened(self.stream.screenshot())
+
+    def still(self) -> Image.Image:
+        """The still picture, while there is no stream."""
+        return pictures.opened(self.element.locator("canvas").screenshot())
+
+    def wait_still(self) -> None:
+        """Wait until a still picture is there and no stream."""
+        self.element.locator("iframe").wait_for(state="detached")
+        until(f"the tile of {self.workspace} shows a still picture", lambda: pictures.has_picture(self.still()))
 
     def wait_live(self) -> None:
         """Wait until the frame shows a picture which moves."""
@@ -193,7 +219,7 @@ class Tile:
     def _area(self) -> dict[str, float]:
         """Where in the tab the picture is. The frame has the desktop's size, scaled as a whole to its place in the tile."""
         self.frame.locator("#overlayInput").wait_for(state="visible")
-        frame, body = self.element.locator("iframe.desktop"), self.element.locator(".tile-body")
+        frame, body = self.stream, self.element.locator(".tile-body")
 
         def settled() -> dict[str, float] | None:
             shown = self.frame.locator("#overlayInput").evaluate("area => [area.clientWidth, area.clientHeight]")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e import pictures
 from tests.e2e.portal import PANEL_TERMINAL, Portal
 from tests.e2e.stack import Footprint, Stack, lives
 from tests.e2e.waiting import until
@@ -135,6 +136,18 @@ def test_fork_into_two(portal: Portal, stack: Stack, ids: dict[str, str]) -> Non
 
 def _beyond(written: list[int], number: int) -> list[int]:
     return written if written[-1] > number else []
+
+
+def test_copies_are_still_pictures_until_they_are_worked_in(portal: Portal, stack: Stack, ids: dict[str, str]) -> None:
+    portal.tile(ids[SOURCE]).wait_live()
+    for name in (BRANCH, OTHER):
+        portal.tile(ids[name]).wait_still()
+    before = portal.tile(ids[BRANCH]).still()
+    until("the still picture follows the counter", lambda: pictures.moves(before, portal.tile(ids[BRANCH]).still()))
+    portal.shot("05-spotlight")
+    portal.choose(ids[OTHER]).wait_live()
+    portal.tile(ids[SOURCE]).wait_still()
+    portal.all_live()
 
 
 def test_three_tiles_are_live(portal: Portal, ids: dict[str, str]) -> None:

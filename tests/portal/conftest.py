@@ -4,6 +4,7 @@
 `portal`   the control process's two sockets, served in this process, with a client for each: `.client()`, `.private()`, `.login()`
 `front`    TLS and hosts before it, as the stream process does, for a browser
 `browser`  Chromium
+`page`     a page of it, logged in
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, Page, async_playwright
 
 from engine.config import REPO, Config
 from portal.app import Control, Options
@@ -29,6 +30,7 @@ from portal.control import serving
 from portal.node import Patience
 from portal.places import Places
 from portal.setup import prepare
+from tests.portal.browsing import Browsing
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.front import Front
 
@@ -177,3 +179,11 @@ async def browser() -> AsyncIterator[Browser]:
         )
         yield launched
         await launched.close()
+
+
+@pytest.fixture
+async def page(browser: Browser, portal: Portal, front: Front) -> AsyncIterator[Page]:
+    """A page that is logged in; it fails the test on any script error or breach of the content security policy."""
+    browsing, made = await Browsing.login(browser, portal, front)
+    yield made
+    await browsing.end()

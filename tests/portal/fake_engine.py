@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import itertools
 import json
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from PIL import Image
 
 from engine.errors import BadRequest, Conflict, EngineError, NotFound, from_wire
 from tests.portal.fake_inside import FakeInside
@@ -45,6 +47,9 @@ class FakeEngine:
         self.images = [dict(image) for image in _IMAGES]
         self.calls: list[tuple[str, Any]] = []
         self.log_text = "init: started\ntmux: server ready\n"
+        self.screens: dict[str, int] = {}
+        self.screen_delay = 0.0
+        self.looking = self.most_looking = 0
         self.launch_fails: str | None = None
         self.inside = FakeInside(self._find, self.changed)
         self._refusals: dict[str, EngineError] = {}
@@ -75,6 +80,7 @@ class FakeEngine:
                 web.delete(one, self._remove),
                 web.post(one + "/fork", self._fork),
                 web.get(one + "/logs", self._logs),
+                web.get(one + "/screenshot", self._screenshot),
                 web.get("/v1/events", self._events),
                 web.get("/v1/images", self._images),
                 web.post("/v1/images/{name}/build", self._build),
@@ -128,7 +134,7 @@ class FakeEngine:
         workspace = {
             "id": identity, "name": f"webtop-xfce-{identity[3:]}", "kind": "source", "state": "ready", "phase": "", "parent": None,
             "batch": None, "index": None, "generation": 0, "image": "webtop-xfce", "desktop": True,
-            "ports": {"3000": next(self._hosts)}, "network": "open",
+            "ports": {"3000": next(self._hosts)}, "network": "open", "label": "",
             "created": time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime()), "memory_limit": 4 << 30, "error": None, **values,
         }  # fmt: skip
         self.workspaces[identity] = workspace
@@ -225,6 +231,8 @@ class FakeEngine:
             ports = {port: next(self._hosts) for port in source["ports"]}
             branch = self.add(
                 name=base if body["copies"] == 1 else f"{base}-{index}", kind="branch", parent=source["id"], batch="b-1", index=index,
+                label=dict(enumerate(body.get("labels") or [])).get(index, ""),
+                network=body.get("network") or source["network"],
                 generation=source["generation"] + 1, image=source["image"], desktop=source["desktop"], ports=ports,
             )  # fmt: skip
             branches.append({"id": branch["id"], "name": branch["name"], "ports": ports, "error": None})
@@ -236,6 +244,27 @@ class FakeEngine:
         }  # fmt: skip
         self.publish("fork", source["id"], result)
         return web.json_response(result, status=201)
+
+    async def _screenshot(self, request: web.Request) -> web.Response:
+        """A picture with a hue of the workspace's own; `screens` gives one another."""
+        workspace = self._find(request)
+        self.calls.append(("screenshot", dict(request.query)))
+        self._check("screenshot")
+        self.looking += 1
+        self.most_looking = max(self.most_looking, self.looking)
+        await asyncio.sleep(self.screen_delay)
+        self.looking -= 1
+        if not workspace["desktop"] or workspace["state"] != "ready":
+            raise Conflict(f"{workspace['id']} shows no picture now")
+        width = int(request.query.get("width", 1280))
+        hue = self.screens.get(workspace["id"], int(workspace["id"][3:]) * 50 % 256)
+        tag = f'"{hue}-{width}"'
+        if request.headers.get("If-None-Match") == tag:
+            return web.Response(status=304, headers={"ETag": tag, "Screen-Size": "1280x800"})
+        file = io.BytesIO()
+        Image.new("HSV", (width, width * 10 // 16), (hue, 160, 120)).convert("RGB").save(file, request.query.get("format", "png"))
+        headers = {"ETag": tag, "Screen-Size": "1280x800"}
+        return web.Response(body=file.getvalue(), content_type=f"image/{request.query.get('format', 'png')}", headers=headers)
 
     async def _logs(self, request: web.Request) -> web.Response:
         self._find(request)

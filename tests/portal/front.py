@@ -10,9 +10,12 @@ from pathlib import Path
 
 import aiohttp
 from aiohttp import web
+from multidict import CIMultiDict
 
 from portal import hosts
 from portal.places import Places
+from portal.stream import viewer
+from portal.stream.pages import own_file
 
 _DESKTOP = Path(__file__).with_name("desktop.html")
 _HEAD_LIMIT = 64 * 1024
@@ -33,7 +36,7 @@ class Front:
 
     async def __aenter__(self) -> Front:
         app = web.Application()
-        app.add_routes([web.post("/__tclone/enter", self._enter), web.get("/", self._desktop)])
+        app.add_routes([web.post("/__tclone/enter", self._enter), web.get("/", self._desktop), web.get("/__tclone/{file}", self._own)])
         self._runner = web.AppRunner(app, shutdown_timeout=0.2)
         await self._runner.setup()
         await web.UnixSite(self._runner, str(self._desktops)).start()
@@ -103,8 +106,14 @@ class Front:
         if "__Host-tclone-desk" not in request.cookies:
             return web.Response(status=401, text="no desk")
         text = _DESKTOP.read_text().replace("WORKSPACE", html.escape(workspace or ""))
-        policy = f"frame-ancestors {hosts.portal_origin(request.headers['Host'])}"
-        return web.Response(text=text, content_type="text/html", headers={"Content-Security-Policy": policy})
+        portal = hosts.portal_origin(request.headers["Host"])
+        body = viewer.added(text.encode(), CIMultiDict(), portal)
+        return web.Response(body=body, content_type="text/html", charset="utf-8", headers={"Content-Security-Policy": f"frame-ancestors {portal}"})
+
+    async def _own(self, request: web.Request) -> web.Response:
+        answer = own_file(request.path)
+        assert answer is not None
+        return answer
 
 
 async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

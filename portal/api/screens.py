@@ -1,0 +1,55 @@
+"""Pictures of desktops' screens."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pydantic
+from aiohttp import hdrs, web
+
+from portal.errors import Malformed
+from portal.node import Node
+from portal.principal import Scope
+from portal.routes import Call, Route
+
+_LONGEST_TAG = 80
+
+
+class _Query(pydantic.BaseModel, extra="forbid"):
+    """`max_age_ms`: a picture begun so long before the request will do."""
+
+    width: int | None = pydantic.Field(None, ge=16, le=7680)
+    format: Literal["jpeg", "png"] = "png"
+    max_age_ms: int = pydantic.Field(0, ge=0, le=10_000)
+
+
+class Screens:
+    """`/workspaces/{id}/screenshot`."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def routes(self) -> list[Route]:
+        query = {
+            "width": "at most so many pixels wide, 16 to 7680; never enlarged",
+            "format": "png (default) or jpeg",
+            "max_age_ms": "a picture begun so long before the request will do, 0 to 10000",
+        }
+        answers = {200: "the picture", 304: "it is still the one of If-None-Match"}
+        path = "/workspaces/{id}/screenshot"
+        return [Route("GET", path, Scope.READ, self._picture, "A picture of its screen", answers=answers, query=query)]  # type: ignore[arg-type]
+
+    async def _picture(self, call: Call) -> web.Response:
+        try:
+            wanted = _Query.model_validate(dict(call.request.query))
+        except pydantic.ValidationError as error:
+            first = error.errors()[0]
+            raise Malformed(f"{first['loc'][0] if first['loc'] else 'query'}: {first['msg']}") from None
+        known = call.request.headers.get(hdrs.IF_NONE_MATCH)
+        if known is not None and (len(known) > _LONGEST_TAG or not known.isascii() or not known.isprintable()):
+            known = None
+        shot = await self._node.screenshot(call.workspace, wanted.width, wanted.format, wanted.max_age_ms, known)
+        if shot is None:
+            return web.Response(status=304, headers={hdrs.ETAG: str(known)})
+        headers = {hdrs.ETAG: shot.tag, "Screen-Size": f"{shot.screen[0]}x{shot.screen[1]}"}
+        return web.Response(body=shot.content, content_type=shot.content_type, headers=headers)

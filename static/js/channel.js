@@ -1,0 +1,43 @@
+// What the portal's page and the script in a viewer's page say to each other (static/viewer/viewer.js).
+//
+// The viewer's page belongs to its workspace and may be hostile. Nothing that it says can do more than change what this page shows of that
+// very workspace: that its picture is there, that it is late, that the shortcut bar was asked for while its frame had the keyboard. Input
+// goes one way, from here to there; a desktop can never reach another one through this page.
+
+const TYPES = new Set(["hello", "picture", "waiting", "quality", "leader"]);
+const listeners = new Map();
+
+window.addEventListener("message", (event) => {
+  const listener = listeners.get(event.source);
+  if (listener === undefined || event.origin !== listener.origin) return;
+  const type = event.data?.tclone;
+  if (TYPES.has(type)) listener.hear(type, event.data);
+});
+
+/** One frame, heard and spoken to only while it shows a page of `origin`. */
+export class Channel {
+  #window;
+  #origin;
+  #heard = false;
+
+  /** `hear(type, message)` */
+  constructor(frame, origin, hear) {
+    this.#window = frame.contentWindow;
+    this.#origin = origin;
+    const note = (type, message) => {
+      this.#heard = true;
+      hear(type, message);
+    };
+    listeners.set(this.#window, { origin, hear: note });
+  }
+
+  tell(order, rest = {}) {
+    // Before its script has said a word there is nobody to listen, and the frame may still show another origin's page.
+    if (this.#heard) this.#window?.postMessage({ tclone: order, ...rest }, this.#origin);
+  }
+
+  close() {
+    listeners.delete(this.#window);
+    this.#window = null;
+  }
+}

@@ -1,0 +1,124 @@
+// Two desktops side by side, both streaming; what is done in one can be done in both.
+
+import { button, h, icon, replaceWhenChanged } from "./dom.js";
+import { followKeyboard } from "./keyboard.js";
+import { openLaunch } from "./launch.js";
+import { Leader } from "./leader.js";
+import { Mirror } from "./mirror.js";
+import { startPage } from "./shell.js";
+import { store } from "./store.js";
+import { compare as words, keys, solo } from "./strings.js";
+import { Tile } from "./tile.js";
+
+const SIDES = ["left", "right"];
+
+const grid = document.getElementById("grid");
+const toolbar = document.getElementById("toolbar");
+const warning = document.getElementById("mirror-warning");
+const empty = document.getElementById("empty");
+const tiles = new Map();
+let sides = [document.body.dataset.left, document.body.dataset.right];
+let mirror = null;
+
+const desktops = () => store.ordered().map(({ workspace }) => workspace).filter((workspace) => workspace.desktop);
+const here = () => sides.map((id) => tiles.get(id) ?? null);
+
+function render() {
+  const all = desktops();
+  const known = new Set(all.map((workspace) => workspace.id));
+  if (!known.has(sides[0])) sides[0] = all.find((workspace) => workspace.id !== sides[1])?.id ?? "";
+  if (!known.has(sides[1]) || sides[1] === sides[0]) sides[1] = all.find((workspace) => workspace.id !== sides[0])?.id ?? "";
+  const enough = Boolean(sides[0] && sides[1]);
+  grid.hidden = !enough;
+  empty.hidden = enough;
+  if (!enough && !empty.firstChild) {
+    empty.append(h("h1", { textContent: words.few }), h("p", { textContent: words.fewText }), h("a", { className: "button primary", href: "/", textContent: solo.all }));
+  }
+  renderTiles(enough ? sides : []);
+  renderToolbar(all);
+  document.title = enough ? `${sides.map((id) => store.workspaces.get(id).name).join(" | ")} · TClone` : document.title;
+}
+
+function renderTiles(wanted) {
+  for (const [id, tile] of tiles) {
+    if (!wanted.includes(id)) {
+      setMirror(false);
+      tile.dispose();
+      tiles.delete(id);
+    }
+  }
+  wanted.forEach((id, index) => {
+    const workspace = store.workspaces.get(id);
+    let tile = tiles.get(id);
+    if (tile) tile.update(workspace);
+    else {
+      tile = new Tile(workspace, { choose: () => tile.focusDesktop(), hear });
+      tiles.set(id, tile);
+      grid.append(tile.element);
+      tile.setLive(true);
+    }
+    tile.element.style.order = String(index);
+  });
+  if (mirror && !here().every((tile) => tile?.canStream)) setMirror(false);
+}
+
+function renderToolbar(all) {
+  const usable = here().every((tile) => tile?.canStream);
+  const key = JSON.stringify([all.map(({ id, name, label }) => [id, name, label]), sides, mirror !== null, usable]);
+  replaceWhenChanged(toolbar, key, () => {
+    const toggle = h("button", { type: "button", className: "button toggle", title: words.mirrorTitle, disabled: !usable, aria: { pressed: String(mirror !== null) }, on: { click: () => setMirror(mirror === null) } }, icon("mirror"), h("span", { textContent: words.mirror }));
+    const swap = button(words.swap, { iconName: "swap", iconOnly: true, kind: "quiet", on: () => show([sides[1], sides[0]]) });
+    return [h("h1", { className: "toolbar-title", textContent: words.title }), choice(0, all), swap, choice(1, all), h("span", { className: "spacer" }), toggle];
+  });
+}
+
+function choice(side, all) {
+  const options = all.filter(({ id }) => id !== sides[1 - side]).map(({ id, name, label }) => h("option", { value: id, textContent: label ? `${name}: ${label}` : name, selected: id === sides[side] }));
+  const change = (event) => {
+    const next = [...sides];
+    next[side] = event.target.value;
+    show(next);
+  };
+  return h("select", { className: "side", aria: { label: words[SIDES[side]] }, on: { change } }, ...options);
+}
+
+/** Compare another pair; its address is that of the page, so that a reload shows it again. */
+function show(next) {
+  sides = next;
+  history.replaceState(null, "", `/compare/${sides[0]}/${sides[1]}`);
+  render();
+}
+
+function setMirror(on) {
+  if (on === (mirror !== null)) return;
+  if (on) {
+    for (const tile of here()) tile.release();
+    mirror = new Mirror(here());
+  } else {
+    mirror.close();
+    mirror = null;
+  }
+  document.body.classList.toggle("mirroring", on);
+  warning.hidden = !on;
+  renderToolbar(desktops());
+}
+
+warning.append(icon("mirror"), h("strong", { textContent: words.mirrorOn }), button(words.mirrorStop, { on: () => setMirror(false) }));
+
+const commands = keys.commands;
+const forkable = (side) => here()[side]?.workspace.state === "ready";
+const leader = new Leader([
+  { keys: ["1"], shown: "1", label: words.left, run: () => here()[0].focusDesktop(), enabled: () => here()[0] !== null },
+  { keys: ["2"], shown: "2", label: words.right, run: () => here()[1].focusDesktop(), enabled: () => here()[1] !== null },
+  { keys: ["m"], shown: "M", label: words.mirror, run: () => setMirror(mirror === null), enabled: () => here().every((tile) => tile?.canStream) },
+  { keys: ["f"], shown: "F", label: commands.fork, run: () => here()[0].openFork(), enabled: () => forkable(0) },
+  { keys: ["l"], shown: "L", label: commands.launch, run: () => openLaunch() },
+  { keys: ["h"], shown: "H", label: commands.home, run: () => location.assign("/") },
+]);
+
+function hear(tile, type) {
+  if (type === "leader" && document.activeElement === tile.frame) leader.open(() => tile.focusDesktop());
+}
+
+followKeyboard(() => tiles.values(), () => {});
+startPage(render);

@@ -1,0 +1,100 @@
+// Added by the stream process to the viewer's page, which is the workspace's own and may be hostile. It tells the portal's page around it
+// when a picture is there, and takes from that page, and from no other, orders to let go of keys or to pass on mirrored input.
+//
+// The portal trusts nothing that is said here: see static/js/channel.js for what it does with it.
+"use strict";
+
+(() => {
+  const portal = document.currentScript.dataset.portal;
+  const LOOK_EVERY = 100;
+  // A tap of Ctrl, and two of them in a row.
+  const TAP_MS = 400;
+  const TWICE_MS = 600;
+  const HEARTBEAT_MS = 100;
+  if (window.parent === window) return;
+
+  const tell = (type, rest = {}) => window.parent.postMessage({ tclone: type, ...rest }, portal);
+  const send = (text) => {
+    const transport = window.selkiesTransport;
+    if (transport && transport.readyState === WebSocket.OPEN) transport.send(text);
+  };
+
+  // The picture: the viewer covers its canvas with a status line until something is decoded.
+  let shown = false;
+  let poor = false;
+  setInterval(() => {
+    const status = document.getElementById("status-display");
+    const now = status !== null && status.classList.contains("hidden") && Boolean(window.selkiesTransport);
+    if (now !== shown) tell(now ? "picture" : "waiting");
+    shown = now;
+    const bad = window.stream_client?.connection === "poor";
+    if (bad !== poor) tell("quality", { poor: bad });
+    poor = bad;
+    // Its own shortcuts (Ctrl+Shift+M, F, X, G) would take keys away from the programs on the desktop.
+    if (window.webrtcInput?.shortcutsEnabled) window.webrtcInput.setShortcutsEnabled(false);
+  }, LOOK_EVERY);
+
+  // The leader: Ctrl tapped twice. Both taps reach the desktop like any others; nothing is taken from it.
+  let downAt = 0;
+  let clean = false;
+  let lastTap = -Infinity;
+  const onKey = (event) => {
+    if (!event.isTrusted) return;
+    if (event.type === "keydown") {
+      if (event.key === "Control" && !event.repeat) {
+        downAt = event.timeStamp;
+        clean = !(event.altKey || event.shiftKey || event.metaKey);
+      } else if (event.key !== "Control") {
+        clean = false;
+        lastTap = -Infinity;
+      }
+      return;
+    }
+    if (event.key !== "Control") return;
+    if (!clean || event.timeStamp - downAt > TAP_MS) {
+      lastTap = -Infinity;
+      return;
+    }
+    if (event.timeStamp - lastTap < TWICE_MS) {
+      lastTap = -Infinity;
+      tell("leader");
+    } else lastTap = event.timeStamp;
+  };
+  window.addEventListener("keydown", onKey, true);
+  window.addEventListener("keyup", onKey, true);
+  window.addEventListener("pointerdown", () => (lastTap = -Infinity), true);
+
+  // Orders. Keys that were passed on are held as long as this page says so: the server lets go of keys without a heartbeat.
+  const held = new Set();
+  let beating = null;
+  const beat = () => {
+    if (held.size) send(`kh,${[...held].join(",")}`);
+    else {
+      clearInterval(beating);
+      beating = null;
+    }
+  };
+  const orders = {
+    release() {
+      window.webrtcInput?.resetKeyboard?.();
+      held.clear();
+      send("kr");
+    },
+    key({ keysym, down }) {
+      if (!Number.isInteger(keysym)) return;
+      if (down) held.add(keysym);
+      else held.delete(keysym);
+      beating ??= setInterval(beat, HEARTBEAT_MS);
+      send(`${down ? "kd" : "ku"},${keysym}`);
+    },
+    point({ x, y, mask, wheel = 0 }) {
+      if ([x, y, mask, wheel].every(Number.isInteger)) send(`m,${x},${y},${mask},${wheel}`);
+    },
+  };
+  window.addEventListener("message", (event) => {
+    if (event.origin !== portal || event.source !== window.parent) return;
+    const order = event.data?.tclone;
+    if (Object.hasOwn(orders, order)) orders[order](event.data);
+  });
+  tell("hello");
+})();

@@ -1,0 +1,5 @@
+"""The pages in Chromium against the fake engine: the fixtures are those of tests/portal."""
+
+from __future__ import annotations
+
+from tests.portal.conftest import browser, config, engine, front, options, page, portal  # noqa: F401

@@ -1,0 +1,102 @@
+"""No barriers that axe-core knows of, on every page and dialog, in both colour schemes, on a desk and on a phone (WCAG 2.2 A and AA)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser, Page, expect
+
+from tests.portal.browsing import Browsing, shows_still, streams
+from tests.portal.conftest import Portal
+from tests.portal.fake_engine import FakeEngine
+from tests.portal.front import Front
+
+_RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"], "iframes": False}
+_WIDTHS = {"desk": (1280, 800), "phone": (390, 844)}
+
+
+async def barriers(page: Page, where: str) -> list[str]:
+    """One line for each thing that axe calls serious or critical."""
+    # Colours are measured as they are drawn: not in the middle of a transition.
+    await page.evaluate("Promise.all(document.getAnimations().filter((a) => a.effect.getTiming().iterations !== Infinity).map((a) => a.finished.catch(() => null)))")
+    found: dict[str, Any] = (await Axe().run(page, options=_RULES)).response
+    return [
+        f"{where}: {violation['id']}: {node['target']}: {node['failureSummary']}"
+        for violation in found["violations"]
+        if violation["impact"] in ("serious", "critical")
+        for node in violation["nodes"]
+    ]
+
+
+async def _in_dialog(page: Page, open_it: Callable[[], Awaitable[Any]], unfold: bool = True) -> None:
+    await open_it()
+    await expect(page.get_by_role("dialog")).to_be_visible()
+    if unfold:
+        await page.get_by_role("dialog").locator("summary").click()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", ["desk", "phone"])
+async def test_no_page_has_a_serious_barrier(
+    browser: Browser, portal: Portal, front: Front, engine: FakeEngine, scheme: str, width: str
+) -> None:
+    size = _WIDTHS[width]
+    viewport = {"width": size[0], "height": size[1]}
+    found: list[str] = []
+    stranger = await browser.new_context(ignore_https_errors=True, viewport=viewport, color_scheme=scheme)  # type: ignore[arg-type]
+    page = await stranger.new_page()
+    await page.goto(f"https://tclone.localhost:{front.port}/login")
+    found += await barriers(page, "login")
+    await page.get_by_role("button", name="Log in").click()
+    found += await barriers(page, "login refused")
+    await stranger.close()
+
+    browsing, page = await Browsing.login(browser, portal, front, viewport=viewport, color_scheme=scheme)
+    await expect(page.get_by_text("No workspaces yet")).to_be_visible()
+    found += await barriers(page, "empty")
+    source = engine.add(name="desk", ports={"3000": 43827, "5173": 43828})
+    engine.add(name="desk-clone-0", kind="branch", parent=source["id"], label="try the new parser")
+    engine.add(name="box", desktop=False, image="workspace")
+    engine.add(name="broken", state="failed", error="the X server did not start")
+    engine.add(name="coming", state="starting")
+    engine.add(name="orphan", kind="branch", parent="ws-99")
+    await streams(page, "ws-1")
+    await shows_still(page, "ws-2")
+    found += await barriers(page, "grid")
+    await page.get_by_role("button", name="All live").click()
+    await streams(page, "ws-2")
+    found += await barriers(page, "all live")
+    actions = page.locator('article[data-workspace="ws-1"] .tile-actions')
+    for name in ("Fork", "Lifetime", "Discard"):
+        # By the keyboard: a narrow tile hides some of them.
+        if await actions.get_by_role("button", name=name).is_visible():
+            await _in_dialog(page, actions.get_by_role("button", name=name).click)
+            found += await barriers(page, f"{name} dialog")
+            await page.keyboard.press("Escape")
+    await _in_dialog(page, page.get_by_role("button", name="Launch", exact=True).click)
+    await expect(page.get_by_role("radio", name="webtop-xfce")).to_be_checked()
+    found += await barriers(page, "Launch dialog")
+    await page.keyboard.press("Escape")
+    await page.keyboard.press("Control")
+    await page.keyboard.press("Control")
+    await expect(page.get_by_role("dialog", name="Shortcut")).to_be_visible()
+    found += await barriers(page, "shortcut bar")
+    await page.keyboard.press("?")
+    await expect(page.get_by_role("heading", name="Keyboard shortcuts")).to_be_visible()
+    found += await barriers(page, "help")
+    for path, name in (("/w/ws-1", "alone"), ("/w/ws-3", "alone, headless"), ("/w/ws-77", "missing"), ("/compare/ws-1/ws-2", "compare"), ("/nowhere", "error")):
+        await page.goto(browsing.origin + path)
+        if name == "compare":
+            await streams(page, "ws-1")
+            await streams(page, "ws-2")
+            await page.get_by_role("button", name="Mirror input").click()
+        elif name != "error":
+            await expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+        found += await barriers(page, name)
+    assert not found, "\n".join(found)
+    await browsing.end()

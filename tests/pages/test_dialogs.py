@@ -1,0 +1,74 @@
+"""Dialogs, headers of tiles and messages."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+from playwright.async_api import Page, expect
+
+from tests.portal.browsing import tile_of
+from tests.portal.fake_engine import FakeEngine
+
+
+async def test_what_is_wrong_in_a_form_is_corrected_not_tried_again(page: Page, engine: FakeEngine) -> None:
+    await page.get_by_role("button", name="Launch", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    await expect(dialog.get_by_role("radio", name="webtop-xfce")).to_be_checked()
+    await dialog.get_by_label("Ports to publish").fill("3000, eighty")
+    await dialog.get_by_role("button", name="Launch").click()
+    await expect(dialog.get_by_role("alert")).to_contain_text("“eighty” is not a port")
+    await expect(dialog.get_by_role("button", name="Launch")).to_be_enabled()
+    engine.refuse("launch", "unavailable", "a dependency is missing")
+    await dialog.get_by_label("Ports to publish").fill("3000")
+    await dialog.get_by_role("button", name="Launch").click()
+    await expect(dialog.get_by_role("button", name="Retry")).to_be_enabled()
+
+
+async def test_a_fork_says_what_its_copies_are_for_and_may_reach(page: Page, engine: FakeEngine) -> None:
+    engine.add(name="desk")
+    await page.get_by_role("button", name="Fork", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    # The name of what is forked is said once, in the title.
+    await expect(dialog.get_by_text("desk", exact=True)).to_have_count(0)
+    await dialog.get_by_role("radio", name="2", exact=True).check()
+    await dialog.get_by_label("Label of desk-clone-1").fill("try the new parser")
+    await dialog.get_by_role("radio", name="None").check()
+    await dialog.get_by_text("The same by the API").click()
+    shown = await dialog.locator(".snippet-code").inner_text()
+    words = shlex.split(shown.replace("\\\n", " "))
+    assert json.loads(words[words.index("-d") + 1]) == {"copies": 2, "labels": ["", "try the new parser"], "network": "none"}
+    assert words[-1].endswith("/api/v1/workspaces/ws-1/fork") and "Authorization: Bearer $TCLONE_TOKEN" in words
+    await dialog.get_by_role("button", name="Python").click()
+    compile(await dialog.locator(".snippet-code").inner_text(), "snippet", "exec")
+    await dialog.get_by_role("button", name="Fork 2 copies").click()
+    await expect(tile_of(page, "ws-3").locator(".tile-label")).to_have_text("try the new parser")
+    asked = next(body for verb, body in engine.calls if verb == "fork")
+    assert (asked["copies"], asked["labels"], asked["network"]) == (2, ["", "try the new parser"], "none")
+
+
+async def test_ports_that_do_not_fit_are_counted(page: Page, engine: FakeEngine) -> None:
+    for _ in range(3):
+        engine.add(ports={str(port): port for port in range(3000, 3008)})
+    await page.get_by_role("button", name="All live").click()
+    links = tile_of(page, "ws-1").locator(".port:visible")
+    await expect(links.last).to_have_text(re.compile(r"^\+[1-7]$"))
+    shown = await links.count() - 1
+    assert await links.last.text_content() == f"+{8 - shown}"
+    line = await tile_of(page, "ws-1").locator(".ports").bounding_box()
+    for box in [await link.bounding_box() for link in await links.all()]:
+        assert box and line and box["x"] + box["width"] <= line["x"] + line["width"] + 0.5, "a port is cut off"
+    await expect(tile_of(page, "ws-1").get_by_role("status").first).to_have_text("Ready")
+
+
+async def test_nothing_lies_over_a_tile(page: Page, engine: FakeEngine) -> None:
+    engine.add(desktop=False, image="workspace")
+    await page.get_by_role("button", name="Fork", exact=True).click()
+    await page.locator("dialog button[type=submit]").click()
+    toast = await page.locator(".toast").bounding_box()
+    for tile in await page.locator("article.tile").all():
+        box = await tile.bounding_box()
+        assert toast and box
+        apart = toast["x"] + toast["width"] <= box["x"] or toast["y"] >= box["y"] + box["height"] or toast["y"] + toast["height"] <= box["y"]
+        assert apart, "a message covers a tile"

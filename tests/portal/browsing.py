@@ -1,0 +1,75 @@
+"""A page of the portal in Chromium, for tests against the fake engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from playwright.async_api import Browser, BrowserContext, Frame, Locator, Page, expect
+
+from tests.portal.front import Front
+
+if TYPE_CHECKING:
+    from tests.portal.conftest import Portal
+
+# As long as the other tests wait for what must come: test machines can be busy.
+MS = 30_000
+expect.set_options(timeout=MS)
+
+
+class Browsing:
+    """One browser context, logged in. `complaints`: script errors and breaches of the content security policy of all its pages."""
+
+    def __init__(self, context: BrowserContext, origin: str) -> None:
+        self.context = context
+        self.origin = origin
+        self.complaints: list[str] = []
+
+    @classmethod
+    async def login(cls, browser: Browser, portal: Portal, front: Front, **options: object) -> tuple[Browsing, Page]:
+        context = await browser.new_context(ignore_https_errors=True, **({"viewport": {"width": 1280, "height": 800}} | options))  # type: ignore[arg-type]
+        context.set_default_timeout(MS)
+        made = cls(context, f"https://tclone.localhost:{front.port}")
+        page = await made.page()
+        await page.goto(made.origin + "/")
+        await page.get_by_label("Password").fill(portal.password)
+        await page.get_by_role("button", name="Log in").click()
+        await live(page)
+        return made, page
+
+    async def page(self) -> Page:
+        made = await self.context.new_page()
+        made.on("pageerror", lambda error: self.complaints.append(str(error)))
+        made.on("console", lambda message: self.complaints.append(message.text) if "Content Security Policy" in message.text else None)
+        return made
+
+    async def end(self) -> None:
+        assert self.complaints == []
+        for page in self.context.pages:
+            assert await page.evaluate("window.hacked") is None
+        await self.context.close()
+
+
+async def live(page: Page) -> None:
+    """Wait until a page hears of changes."""
+    await expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+
+
+def tile_of(page: Page, workspace: str) -> Locator:
+    return page.locator(f'article[data-workspace="{workspace}"]')
+
+
+def frame_of(page: Page, workspace: str) -> Frame:
+    """The frame that shows a workspace's viewer."""
+    return next(frame for frame in reversed(page.frames) if f"//{workspace}." in frame.url)
+
+
+async def streams(page: Page, workspace: str) -> Frame:
+    """Wait until a tile streams; its viewer's frame."""
+    await expect(tile_of(page, workspace)).to_have_attribute("data-picture", "stream")
+    return frame_of(page, workspace)
+
+
+async def shows_still(page: Page, workspace: str) -> None:
+    """Wait until a tile shows a still picture and no stream."""
+    await expect(tile_of(page, workspace)).to_have_attribute("data-picture", "still")
+    await expect(tile_of(page, workspace).locator("iframe")).to_have_count(0)
