@@ -25,7 +25,7 @@ export function secondsLeft(life, now = Date.now() / 1000) {
   return deadlines.length ? Math.max(0, Math.min(...deadlines) - now) : null;
 }
 
-/** The parts of one tile. `onChange()` is called before control changes hands. */
+/** The parts of one tile. `onChange()` is called when control has changed hands. */
 export class Control {
   holder = h("span", { className: "chip holder", hidden: true });
   left = h("span", { className: "chip", hidden: true });
@@ -33,6 +33,7 @@ export class Control {
   toggle = button(words.take, { iconName: "hand", kind: "quiet control", on: () => this.change() });
   clock = button(words.lifetime, { iconName: "clock", iconOnly: true, kind: "quiet", on: () => openLifetime(this.#workspace) });
   #workspace;
+  #epoch;
   #tick = () => this.#showLeft();
 
   constructor(workspace, onChange) {
@@ -53,6 +54,9 @@ export class Control {
   update(workspace) {
     this.#workspace = workspace;
     const { lease } = this;
+    // Control has changed hands, here or elsewhere: what is held down by this page is let go of.
+    if (this.#epoch !== undefined && this.#epoch !== (lease?.epoch ?? null)) this.onChange();
+    this.#epoch = lease?.epoch ?? null;
     const mine = lease !== null && lease.holder === whoAmI();
     this.holder.hidden = lease === null;
     this.holder.classList.toggle("mine", mine);
@@ -69,7 +73,6 @@ export class Control {
   /** Take control, hand it back, or take it over from somebody else after a question. */
   change() {
     const { lease } = this;
-    this.onChange();
     if (lease === null) this.#try((id) => takeControl(id, false), words.takeFailed);
     else if (lease.holder === whoAmI()) this.#try(handBack, words.handBackFailed);
     else this.#askToTakeOver(lease);
