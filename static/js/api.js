@@ -17,12 +17,23 @@ export class ApiError extends Error {
 
 export const sessionKey = () => localStorage.getItem(KEY);
 
-/** Who is logged in here, as far as this browser knows. */
-export const whoAmI = () => localStorage.getItem(USER) ?? "";
+let me = null;
 
-export function keepKey(key, user) {
+/** Who is logged in here: what the portal says, before it has said it what this browser remembers. */
+export const whoAmI = () => me ?? localStorage.getItem(USER) ?? "";
+
+/** Ask the portal who is logged in here. One that does not tell leaves it at what this browser remembers. */
+export async function learnWhoAmI() {
+  try {
+    me = (await request("GET", "/api/v1/me")).user ?? null;
+  } catch (failure) {
+    if (!(failure instanceof ApiError)) throw failure;
+  }
+}
+
+export function keepKey(key, user = "") {
   localStorage.setItem(KEY, key);
-  localStorage.setItem(USER, user);
+  if (user) localStorage.setItem(USER, user);
 }
 
 /** Forget the session and show the login; after it, this page again. */

@@ -1,6 +1,6 @@
 // What this page knows, kept up to date by its one WebSocket.
 
-import { sessionKey, toLogin } from "./api.js";
+import { learnWhoAmI, sessionKey, toLogin } from "./api.js";
 
 const FIRST_RETRY = 400;
 const LONGEST_RETRY = 8000;
@@ -26,6 +26,7 @@ class Store extends EventTarget {
 
   start() {
     this.#connect();
+    learnWhoAmI().then(() => this.#changed());
     const now = () => this.#reconnectNow();
     window.addEventListener("online", now);
     document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && now());
