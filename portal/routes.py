@@ -82,9 +82,13 @@ class Router:
             raise Forbidden(f"this needs the scope {scope}; {_held(principal)}")
         workspace = self._workspace(request, principal) if "id" in request.match_info else ""
         if acts:
-            self._leases.check(principal, workspace)
-            self._lifetimes.touch(workspace)
+            self.act(principal, workspace)
         return workspace
+
+    def act(self, principal: Principal, workspace: str) -> None:
+        """Before each thing that is done to a workspace over a connection that stays open, too. Raises Held."""
+        self._leases.check(principal, workspace)
+        self._lifetimes.touch(workspace)
 
     def _workspace(self, request: web.Request, principal: Principal) -> str:
         identity = request.match_info["id"]

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -90,7 +91,7 @@ class Terminals:
                 await socket.send_json({"type": "ready"})
                 tasks = [
                     asyncio.create_task(_output(socket, shell)),
-                    asyncio.create_task(_input(socket, shell)),
+                    asyncio.create_task(_input(socket, shell, lambda: self._router.act(principal, identity))),
                     asyncio.create_task(until_ended(principal.session, ended)),
                 ]
                 try:
@@ -99,6 +100,8 @@ class Terminals:
                         await _last(socket, {"type": "ended"} if tasks[2].result() else {"type": "error", "message": "the portal restarts"})
                     elif tasks[0].done():
                         await _last(socket, {"type": "exit", "code": tasks[0].result()})
+                    else:
+                        tasks[1].result()
                 finally:
                     for task in tasks:
                         task.cancel()
@@ -116,9 +119,11 @@ async def _output(socket: web.WebSocketResponse, shell: ExecSession) -> int:
     return shell.exit_code()
 
 
-async def _input(socket: web.WebSocketResponse, shell: ExecSession) -> None:
+async def _input(socket: web.WebSocketResponse, shell: ExecSession, act: Callable[[], None]) -> None:
+    """What is typed, until the page goes. Raises Held when a person takes control of the workspace from the program that types."""
     async for message in socket:
         if message.type is WSMsgType.BINARY:
+            act()
             await shell.write(message.data)
         elif message.type is WSMsgType.TEXT:
             size = _size(_resize(message.data))

@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from portal.api.files import attachment
+from portal.principal import Principal, Role, Scope
 from tests.portal.conftest import PATIENCE, Client, Portal
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.fake_inside import CHANGES
@@ -207,6 +208,24 @@ async def test_a_terminal_ends_with_its_session_and_with_its_page(client: Client
         await client.request("POST", "/api/v1/logout")
         assert (await answers(socket))[-1] == {"type": "ended"}
     await gone()
+
+
+async def test_a_programs_terminal_ends_when_a_person_takes_control(client: Client, portal: Portal, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Principal("admin", Role.ADMIN, frozenset(Scope), token="t1")
+    monkeypatch.setattr(portal.control.identity, "of_socket", lambda *_: program)
+    async with client.socket(f"{ONE}/terminal") as socket:
+        await socket.send_json(await hello(client))
+        assert await socket.receive_json() == {"type": "ready"}
+        await socket.send_bytes(b"before")
+        assert [await socket.receive_bytes() for _ in range(2)] == [b"$ ", b"before"]
+        assert (await client.request("POST", f"{ONE}/lease", {})).status == 200
+        await socket.send_bytes(b"after")
+        (last,) = await answers(socket)
+    assert (last["type"], last["code"]) == ("error", "held") and "held by admin" in last["message"]
+    async with client.socket(f"{ONE}/terminal") as socket:
+        await socket.send_json(await hello(client))
+        assert (await answers(socket))[0]["code"] == "held"
+    assert len(engine.inside.shells) == 1
 
 
 async def test_a_page_that_does_not_read_makes_the_shell_wait(client: Client) -> None:
