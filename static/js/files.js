@@ -142,9 +142,18 @@ export class FilesPanel {
 
   #take(chosen) {
     if (this.#path === null) return;
-    for (const file of chosen) this.#queue.push({ file, path: joined(this.#path, encodeName(file.name)), into: this.#path });
+    for (const file of chosen) {
+      const job = { file, path: joined(this.#path, encodeName(file.name)), into: this.#path };
+      // Asked before gigabytes go out in vain.
+      if (this.#isThere(job)) this.#askOverwrite(job);
+      else this.#queue.push(job);
+    }
     this.#input.value = "";
     this.#next();
+  }
+
+  #isThere({ path, into }) {
+    return into === this.#path && this.#entries.some((entry) => entry.kind === "file" && joined(into, entry.encoded) === path);
   }
 
   #next() {
@@ -166,7 +175,8 @@ export class FilesPanel {
       if (this.#path === into) await this.#open(into);
       this.#note.say(words.sent(file.name));
     } catch (failure) {
-      if (failure.status === 409 && !overwrite && this.#entries.some((entry) => joined(into, entry.encoded) === path && entry.kind === "file")) this.#askOverwrite(job);
+      if (failure.status === 409 && !overwrite && this.#path === into) await this.#open(into);
+      if (failure.status === 409 && !overwrite && this.#isThere(job)) this.#askOverwrite(job);
       else if (failure.code !== "aborted") this.#note.say(`${file.name}: ${failure.message}`, "error");
     } finally {
       item.remove();

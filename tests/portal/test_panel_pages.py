@@ -117,6 +117,13 @@ async def test_files(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
     await panel.locator("input[type=file]").set_input_files(source)
     await page.get_by_role("dialog").get_by_role("button", name="Replace").click()
     await _until(lambda: engine.inside.files[b"/home/user/a & b %41.txt"] == b"again", page)
+    # One that came to be there meanwhile is asked for, too.
+    late = tmp_path / "late.txt"
+    late.write_bytes(b"mine")
+    engine.inside.files[b"/home/user/late.txt"] = b"theirs"
+    await panel.locator("input[type=file]").set_input_files(late)
+    await page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    assert engine.inside.files[b"/home/user/late.txt"] == b"theirs"
     for name, content in (("notes.txt", b"first\nsecond\n"), ("\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}", b"odd")):
         async with page.expect_download() as saving:
             await panel.get_by_role("button", name=f"Save {name}").last.click()
