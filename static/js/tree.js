@@ -47,7 +47,7 @@ export class Tree {
     const name = h("span", { className: "tree-name" });
     const detail = h("span", { className: "tree-detail" });
     const button = h("button", { type: "button", className: "tree-item", on: { click: () => this.choose(id) } }, dot, h("span", { className: "tree-text" }, name, detail));
-    const memory = h("span", { className: "tree-detail", title: words.memoryTitle, hidden: true });
+    const memory = h("span", { className: "tree-detail", title: panels.memoryTitle, hidden: true });
     button.querySelector(".tree-text").append(memory);
     const item = { element: h("li", {}, button), button, dot, name, detail, memory };
     this.#items.set(id, item);
