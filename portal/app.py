@@ -14,6 +14,7 @@ from portal.api.administration import Administration
 from portal.api.files import Files
 from portal.api.images import Images
 from portal.api.logins import Logins
+from portal.api.operations import Operations
 from portal.api.ports import Ports
 from portal.api.screens import Screens
 from portal.api.workspaces import Workspaces
@@ -26,6 +27,7 @@ from portal.inside import Inside
 from portal.leases import Leases
 from portal.lifetimes import Lifetimes
 from portal.live import Live
+from portal.metrics import Metrics
 from portal.node import Node, Patience
 from portal.owners import Owners
 from portal.pages import Pages
@@ -66,6 +68,7 @@ class Control:
         self.builds = Builds(self.node, self.feed, config.images)
         self.identity = Identity()
         self.owners = Owners(self.database)
+        self._metrics = Metrics(self.feed, self.sessions, places.run)
         presence = Presence()
         self.leases = Leases(self.database, self.feed, self.sessions, presence)
         self.settings = SettingsStore(self.database, options.settings)
@@ -80,7 +83,7 @@ class Control:
         self.public = self._public(Pages())
 
     def _public(self, pages: Pages) -> web.Application:
-        guards = [pages.html_errors, security.errors, security.canonical_host, security.same_origin]
+        guards = [self._metrics.count, pages.html_errors, security.errors, security.canonical_host, security.same_origin]
         app = web.Application(middlewares=guards, client_max_size=_BODY_LIMIT)
         app[security.SESSIONS] = self.sessions
         logins = Logins(self.database, self.sessions, self.tickets)
@@ -88,9 +91,12 @@ class Control:
         workspaces = Workspaces(self.node, self.feed, self.owners, self.tickets, self.quotas)
         administration = Administration(self.settings, self.quotas, self.feed, self.owners)
         control = api_control.Control(self.leases, self.lifetimes)
-        parts = [logins, workspaces, control, Images(self.builds), Ports(self._inside), files, administration, Screens(self.node)]
+        operations = Operations(self.database, self.feed, self._metrics)
+        inside = [Ports(self._inside), files, Screens(self.node)]
+        parts = [logins, workspaces, control, Images(self.builds), administration, operations, *inside]
         routes = [route for part in parts for route in part.routes()]
-        app.add_routes([*pages.routes(), *self._live.routes(), *logins.open_routes()])
+        operations.describe(routes)
+        app.add_routes([*pages.routes(), *self._live.routes(), *logins.open_routes(), *operations.open_routes()])
         app.add_routes([*self._terminals.routes(), *files.form_routes()])
         app.add_routes(self._router.bind(routes))
         app.on_response_prepare.append(security.add_headers)
@@ -112,9 +118,11 @@ class Control:
         await self.node.__aenter__()
         self.feed.start()
         self._housekeeping.start()
+        self._metrics.start()
 
     async def close(self) -> None:
         await self.builds.close()
+        await self._metrics.close()
         await self._housekeeping.close()
         await self.leases.close()
         await self.lifetimes.close()

@@ -97,6 +97,14 @@ class Database:
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, transaction)
 
+    async def usable(self) -> bool:
+        """Whether it can be written to now: the disk may be full, the file gone read-only."""
+        try:
+            await self.run(lambda db: db.execute("UPDATE settings SET value = value WHERE name = ''"))
+        except sqlite3.Error:
+            return False
+        return True
+
     async def version(self) -> int:
         """A number that changes when *another* connection has written."""
 

@@ -36,7 +36,6 @@ class Pages:
             web.get("/compare", self._compare),
             web.get("/compare/{left}/{right}", self._compare),
             web.get("/login", self._login),
-            web.get("/healthz", self._health),
             web.get("/favicon.ico", self._icon),
             web.get("/static/{version}/{path:.+}", self._static),
         ]
@@ -63,9 +62,6 @@ class Pages:
 
     async def _login(self, _: web.Request) -> web.Response:
         return self.render("login.html")
-
-    async def _health(self, _: web.Request) -> web.Response:
-        return web.json_response({"ok": True})
 
     async def _icon(self, _: web.Request) -> web.Response:
         content, kind = self._files["icon.svg"]

@@ -1,0 +1,105 @@
+"""The OpenAPI 3.1 document of the API, made of the table of routes that requests are checked by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pydantic
+
+from engine import __version__
+from portal.bodies import Body
+from portal.routes import PREFIX, Route
+
+_COMPONENTS = "#/components/schemas/"
+_PARAMETER = re.compile(r"\{([a-z_]+)\}")
+_ERROR: dict[str, Any] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["code", "message"],
+            "properties": {"code": {"type": "string"}, "message": {"type": "string"}},
+        }
+    },
+}
+# What any route may answer beside its own: docs/reference/portal.md has the codes.
+_REFUSALS = {
+    "400": "Malformed", "401": "Log in, or send a token", "403": "Not allowed", "404": "No such thing", "405": "No such method here", "409": "In conflict with what there is",
+    "413": "Too large", "415": "Not the type that is taken", "421": "Not a host of the portal", "422": "Refused by what runs inside", "423": "A person has control", "429": "Beyond a limit",
+    "500": "A defect", "502": "The engine made no sense", "503": "The engine is away", "504": "The engine did not answer", "507": "The disk is full",
+}  # fmt: skip
+
+
+def document(routes: Sequence[Route]) -> dict[str, Any]:
+    """The whole document as a JSON object."""
+    models = {route.body for route in routes if route.body is not None}
+    models |= {answer for route in routes for answer in (route.answers or {}).values() if isinstance(answer, type)}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "TClone", "version": __version__, "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"}},
+        "servers": [{"url": PREFIX}],
+        "security": [{"token": []}],
+        "paths": _paths(routes),
+        "components": {
+            "schemas": {"Error": _ERROR, **_schemas(models)},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _schemas(models: set[type[pydantic.BaseModel]]) -> dict[str, Any]:
+    ordered = sorted(models, key=lambda model: model.__name__)
+    _, definitions = pydantic.json_schema.models_json_schema([(model, "validation") for model in ordered], ref_template=_COMPONENTS + "{model}")
+    return definitions.get("$defs", {})
+
+
+def _paths(routes: Sequence[Route]) -> dict[str, Any]:
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    return paths
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    words = [word for word in re.split(r"[^a-z]+", route.path) if word]
+    operation: dict[str, Any] = {
+        "operationId": "_".join([route.method.lower(), *words]),
+        "summary": route.summary,
+        "tags": words[:1],
+        "x-scope": str(route.scope),
+        "parameters": [_path_parameter(name) for name in _PARAMETER.findall(route.path)] + [_query_parameter(*item) for item in (route.query or {}).items()],
+        "responses": {**_answers(route), **{status: _refusal(text) for status, text in _REFUSALS.items()}},
+    }
+    if route.body is not None:
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": _reference(route.body)}}}
+    return operation
+
+
+def _path_parameter(name: str) -> dict[str, Any]:
+    schema = {"type": "string", "pattern": "^ws-[0-9]{1,18}$"} if name == "id" else {"type": "string", "minLength": 1}
+    return {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def _query_parameter(name: str, text: str) -> dict[str, Any]:
+    return {"name": name, "in": "query", "description": text, "schema": {"type": "string"}}
+
+
+def _answers(route: Route) -> dict[str, Any]:
+    described = {}
+    for status, answer in (route.answers or {200: "done"}).items():
+        if isinstance(answer, str):
+            described[str(status)] = {"description": answer}
+        else:
+            described[str(status)] = {"description": answer.__name__, "content": {"application/json": {"schema": _reference(answer)}}}
+    return described
+
+
+def _refusal(text: str) -> dict[str, Any]:
+    return {"description": text, "content": {"application/json": {"schema": {"$ref": _COMPONENTS + "Error"}}}}
+
+
+def _reference(model: type[pydantic.BaseModel] | type[Body]) -> dict[str, str]:
+    return {"$ref": _COMPONENTS + model.__name__}
