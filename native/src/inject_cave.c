@@ -240,8 +240,8 @@ static int begin_call(struct cave_call *call, struct error *err)
 int cave_calls(struct cave_call *calls, int count, struct error *err)
 {
     int begun = 0, status = 0;
-    while (begun < count && status == 0)
-        status = (calls[begun].status = begin_call(&calls[begun], err)), begun++;
+    for (; begun < count && status == 0; begun++)
+        status = calls[begun].status = begin_call(&calls[begun], err);
     for (int i = 0; i < begun; i++)
         if (calls[i].status == 0)
             status |= calls[i].status = enter(calls[i].process->threads[0].tid, &calls[i].process->threads[0].stop_withheld, err);
