@@ -113,6 +113,7 @@ class Api:
                 web.get(one + "/stats", self._stats),
                 web.get(one + "/stream-token", self._stream_token),
                 web.get(one + "/screenshot", self._screens.screenshot),
+                web.get(one + "/idle", self._screens.idle),
                 web.get("/v1/events", self._events),
                 web.get("/v1/images", self._images.list),
                 web.post("/v1/images/import", self._images.import_),

@@ -11,7 +11,7 @@ from engine.workspace import check_integer
 
 
 class ScreenService:
-    """`GET /v1/workspaces/{ref}/screenshot`"""
+    """`GET /v1/workspaces/{ref}/screenshot`, `…/idle`"""
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
@@ -37,6 +37,11 @@ class ScreenService:
         if headers[hdrs.ETAG] in request.headers.get(hdrs.IF_NONE_MATCH, ""):
             return web.Response(status=304, headers=headers)
         return web.Response(body=picture.content, content_type=FORMATS[picture.format], headers=headers)
+
+    async def idle(self, request: web.Request) -> web.Response:
+        """For how long nobody has used its mouse or keyboard; null without a desktop."""
+        workspace = self._manager.find(request.match_info["ref"])
+        return web.json_response({"idle_seconds": await self._screens.idle(workspace)})
 
 
 def _number(request: web.Request, name: str, low: int, high: int) -> int | None:

@@ -245,6 +245,10 @@ class EngineClient:
             wide, _, high = answer.headers["Screen-Size"].partition("x")
             return Screenshot(await answer.read(), answer.content_type, answer.headers[hdrs.ETAG], (int(wide), int(high)))
 
+    async def idle(self, ref: str) -> dict[str, Any]:
+        """{"idle_seconds"}: since somebody used mouse or keyboard of its desktop; null without one. Conflict while it is not ready."""
+        return await self._json("GET", _path(ref, "/idle"))
+
     async def logs(self, ref: str, *, tail: int = 200, follow: bool = False) -> AsyncIterator[bytes]:
         """Console output in chunks; with `follow` until the workspace is removed."""
         path = _path(ref, f"/logs?tail={tail}&follow={int(follow)}")

@@ -14,8 +14,10 @@ import os
 import time
 import weakref
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 from PIL import Image
 
@@ -23,6 +25,8 @@ from engine import syscalls, x11
 from engine.errors import Conflict, Unavailable
 from engine.threads import in_thread
 from engine.workspace import State, Workspace
+
+T = TypeVar("T")
 
 FORMATS = {"jpeg": "image/jpeg", "png": "image/png"}
 MOST_AGE_MS = 10_000
@@ -88,18 +92,29 @@ class Screens:
             self._keep((workspace.id, width, format), made)
             return made
 
+    async def idle(self, workspace: Workspace) -> float | None:
+        """Seconds since mouse or keyboard of its desktop were used; None for a workspace without one. Raises Conflict, Unavailable."""
+        if not workspace.desktop:
+            return None
+        if workspace.state is not State.READY:
+            raise Conflict(f"{workspace.id} cannot be asked now: it is {workspace.state.value}; try again when it is ready")
+        return await self._asked(workspace, x11.idle)
+
     async def _grab(self, workspace: Workspace) -> x11.Raster:
+        return await self._asked(workspace, x11.grab)
+
+    async def _asked(self, workspace: Workspace, question: Callable[[int, str], Awaitable[T]]) -> T:
         try:
             root = syscalls.open_of_process(workspace.pid, workspace.pid_start, "root", os.O_PATH | os.O_DIRECTORY)
         except OSError:
             raise Conflict(f"{workspace.id} has ended; `tclone logs {workspace.id}` may say why") from None
         try:
             async with asyncio.timeout(_GRAB_SECONDS):
-                return await x11.grab(root, workspace.env.get("DISPLAY", _DISPLAY))
+                return await question(root, workspace.env.get("DISPLAY", _DISPLAY))
         except TimeoutError:
-            raise Unavailable(f"the X server of {workspace.id} sent no picture within {_GRAB_SECONDS:g} s; try again") from None
+            raise Unavailable(f"the X server of {workspace.id} did not answer within {_GRAB_SECONDS:g} s; try again") from None
         except x11.XError as error:
-            raise Unavailable(f"no picture of {workspace.id}: {error}; see `tclone logs {workspace.id}`") from None
+            raise Unavailable(f"nothing is known of the screen of {workspace.id}: {error}; see `tclone logs {workspace.id}`") from None
         finally:
             os.close(root)
 

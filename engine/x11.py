@@ -1,4 +1,4 @@
-"""Enough of the X11 protocol to read the root window: connect, set up, GetImage, leave.
+"""Enough of the X11 protocol to read the root window and the idle time: connect, set up, ask, leave.
 
 The server belongs to a workspace and may be hostile: it has to be quick, and nothing it says makes us allocate more than a screen of
 `MOST_PIXELS`. Nothing else of what it sends is looked at.
@@ -12,9 +12,13 @@ import re
 import socket
 import stat
 import struct
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from engine import syscalls
+
+T = TypeVar("T")
 
 # A screen of 8K. At 4 bytes each that is 132 MB for one picture, which is as much as a picture may cost.
 MOST_PIXELS = 7680 * 4320
@@ -24,6 +28,10 @@ _SETUP_HEAD = struct.Struct("<BBHHH")
 _LONGEST_SETUP = 256 * 1024
 _REPLY = struct.Struct("<BBHIIIIIII")
 _GET_IMAGE, _Z_PIXMAP = 73, 2
+_QUERY_EXTENSION, _QUERY_INFO = 98, 1
+_SCREEN_SAVER = b"MIT-SCREEN-SAVER"
+_EXTENSION_REPLY = struct.Struct("<8xBB22x")
+_INFO_REPLY = struct.Struct("<B15xI12x")
 _ALL_PLANES = 0xFFFFFFFF
 _DISPLAY = re.compile(r"(?:unix)?:([0-9]{1,5})(?:\.[0-9]{1,3})?")
 
@@ -52,9 +60,23 @@ class Raster:
 
 async def grab(root_fd: int, display: str) -> Raster:
     """The picture that `display` of the tree at `root_fd` shows now, without the pointer. Raises XError; set a time limit around it."""
+    return await _asked(root_fd, display, _grab)
+
+
+async def idle(root_fd: int, display: str) -> float:
+    """Seconds since a mouse or keyboard of `display` was last used. Raises XError; set a time limit around it.
+
+    By MIT-SCREEN-SAVER, whose clock starts anew with every input event, also with those that XTEST makes.
+    """
+    return await _asked(root_fd, display, _idle)
+
+
+async def _asked(root_fd: int, display: str, question: Callable[[asyncio.AbstractEventLoop, socket.socket, Screen], Awaitable[T]]) -> T:
+    """Connect, ask, leave."""
+    loop = asyncio.get_running_loop()
     try:
         with _socket_of(root_fd, display) as sock:
-            return await _grab(asyncio.get_running_loop(), sock)
+            return await question(loop, sock, await _greeted(loop, sock))
     except EOFError:
         raise XError(f"display {display}: the X server closed the connection") from None
     except OSError as error:
@@ -84,7 +106,7 @@ def _socket_of(root_fd: int, display: str) -> socket.socket:
         os.close(found)
 
 
-async def _grab(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> Raster:
+async def _greeted(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> Screen:
     await loop.sock_sendall(sock, _SETUP)
     status, _, _, _, words = _SETUP_HEAD.unpack(await _receive(loop, sock, _SETUP_HEAD.size))
     if words * 4 > _LONGEST_SETUP:
@@ -92,7 +114,10 @@ async def _grab(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> Raster:
     greeting = bytes(await _receive(loop, sock, words * 4))
     if status != 1:
         raise XError("the X server lets nobody in without authority")
-    screen = screen_of(greeting)
+    return screen_of(greeting)
+
+
+async def _grab(loop: asyncio.AbstractEventLoop, sock: socket.socket, screen: Screen) -> Raster:
     request = struct.pack("<BBHIhhHHI", _GET_IMAGE, _Z_PIXMAP, 5, screen.root, 0, 0, screen.width, screen.height, _ALL_PLANES)
     await loop.sock_sendall(sock, request)
     kind, depth, _, length, *_ = _REPLY.unpack(await _receive(loop, sock, _REPLY.size))
@@ -100,6 +125,18 @@ async def _grab(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> Raster:
     if kind != 1 or depth != 24 or length * 4 != size:
         raise XError(f"the X server did not send its picture (reply {kind}, depth {depth})")
     return Raster(screen.width, screen.height, await _receive(loop, sock, size))
+
+
+async def _idle(loop: asyncio.AbstractEventLoop, sock: socket.socket, screen: Screen) -> float:
+    await loop.sock_sendall(sock, struct.pack("<BBHHH16s", _QUERY_EXTENSION, 0, 6, len(_SCREEN_SAVER), 0, _SCREEN_SAVER))
+    present, opcode = _EXTENSION_REPLY.unpack(await _receive(loop, sock, _EXTENSION_REPLY.size))
+    if not present:
+        raise XError("the X server does not count idle time (no MIT-SCREEN-SAVER)")
+    await loop.sock_sendall(sock, struct.pack("<BBHI", opcode, _QUERY_INFO, 2, screen.root))
+    kind, milliseconds = _INFO_REPLY.unpack(await _receive(loop, sock, _INFO_REPLY.size))
+    if kind != 1:
+        raise XError("the X server does not say how long it was idle")
+    return milliseconds / 1000
 
 
 async def _receive(loop: asyncio.AbstractEventLoop, sock: socket.socket, size: int) -> bytearray:

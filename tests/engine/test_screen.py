@@ -244,3 +244,31 @@ async def test_a_file_in_place_of_the_socket(tmp_path: Path) -> None:
             await x11.grab(fd, ":1")
     finally:
         os.close(fd)
+
+
+def idle_server(idle_ms: int, present: int = 1) -> Serve:
+    """A server with MIT-SCREEN-SAVER as extension 140, when `present`."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(12)
+        writer.write(greeting())
+        assert await reader.readexactly(24) == struct.pack("<BBHHH", 98, 0, 6, 16, 0) + b"MIT-SCREEN-SAVER"
+        writer.write(struct.pack("<BBHIBB22x", 1, 0, 1, 0, present, 140))
+        assert await reader.readexactly(8) == struct.pack("<BBHI", 140, 1, 2, 0x123)
+        writer.write(struct.pack("<BBHIIII12x", 1, 0, 2, 0, 0, 0xFFFFFFFF, idle_ms))
+        await writer.drain()
+
+    return serve
+
+
+async def test_how_long_nobody_used_a_desktop(screens: Screens) -> None:
+    async with serving(idle_server(754_321)) as workspace:
+        assert await screens.idle(workspace) == 754.321
+        workspace.desktop = False
+        assert await screens.idle(workspace) is None
+
+
+async def test_a_server_that_does_not_count_idle_time(screens: Screens) -> None:
+    async with serving(idle_server(0, present=0)) as workspace:
+        with pytest.raises(Unavailable, match="MIT-SCREEN-SAVER"):
+            await screens.idle(workspace)
