@@ -329,6 +329,25 @@ def test_the_engine_may_be_killed(portal: Portal, stack: Stack, ids: dict[str, s
         assert ask_server(stack.workspaces()[name]["ports"]["3000"]) > 2, f"the published port of {name} answers no more"
 
 
+def test_the_stream_server_may_be_killed(portal: Portal, stack: Stack, ids: dict[str, str]) -> None:
+    """Its token was in its memory only: viewers that came back by themselves met a black picture."""
+    find = "pgrep -f '[p]ython3 -m selkies'"
+    before = stack.output(ids[SOURCE], find)
+    stack.output(ids[SOURCE], f"kill -9 $({find})")
+    until("another stream server runs", lambda: (now := stack.run(ids[SOURCE], find))[0] == 0 and now[1] != before)
+    tile = portal.tile(ids[SOURCE])
+    # The frame shows the last picture until the server is back; what is typed has to get through, and its picture back.
+    tile.wait_live()
+    tile.click_window(TERMINAL)
+
+    def typed() -> bool:
+        tile.enter("echo $fruit-server > server")
+        return stack.content(ids[SOURCE], "server") == "kiwi-42-server\n"
+
+    until("typing works after the stream server's restart", typed, every=1.0)
+    tile.wait_moves(lambda: tile.enter("seq 200"))
+
+
 def test_fork_goes_on_after_the_restart(portal: Portal, stack: Stack, ids: dict[str, str]) -> None:
     portal.fork(ids[SOURCE], copies=1, name="late")
     late = stack.workspaces()["late"]

@@ -126,17 +126,17 @@ def leftovers(engine: Engine, identity: str) -> list[str]:
 
 
 def _is_of(engine: Engine, directory: str) -> bool:
-    from engine.daemon import _cgroup_parent
+    from engine.cgroups import parent_of
 
-    return directory.endswith("/" + _cgroup_parent(engine.run))
+    return directory.endswith("/" + parent_of(engine.run))
 
 
 def pids_of(engine: Engine, identity: str) -> list[int]:
     """Host pids in a workspace's control group."""
     from engine.cgroups import Cgroups
-    from engine.daemon import _cgroup_parent
+    from engine.cgroups import parent_of
 
-    return Cgroups(_cgroup_parent(engine.run)).processes(identity)
+    return Cgroups(parent_of(engine.run)).processes(identity)
 
 
 async def eventually(condition, seconds: float = 5.0, what: str = "the condition"):

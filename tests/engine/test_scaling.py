@@ -12,7 +12,7 @@ import pytest
 
 from engine.cgroups import ROOT, layout
 from engine.client import EngineClient
-from engine.daemon import _cgroup_parent
+from engine.cgroups import parent_of
 from engine.stage import _KEPT_READY
 from tests.engine.support import IMAGE, Engine, eventually
 from tests.leaks import LeakCounter
@@ -25,7 +25,7 @@ _FORKS = 100
 @contextlib.contextmanager
 def sibling_groups(engine: Engine, count: int) -> Iterator[None]:
     """Empty groups beside the workspaces' own: in the v2 tree, else in the hierarchies of v1 that need no memory for each."""
-    parent = _cgroup_parent(engine.run)
+    parent = parent_of(engine.run)
     roots = [ROOT] if layout() == "v2" else [ROOT / name for name in ("pids", "freezer") if (ROOT / name).is_dir()]
     made: list[Path] = []
     try:

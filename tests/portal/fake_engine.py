@@ -81,6 +81,7 @@ class FakeEngine:
                 web.post(one + "/fork", self._fork),
                 web.get(one + "/logs", self._logs),
                 web.get(one + "/screenshot", self._screenshot),
+                web.get(one + "/stream-token", self._stream_token),
                 web.get("/v1/events", self._events),
                 web.get("/v1/images", self._images),
                 web.post("/v1/images/{name}/build", self._build),
@@ -173,6 +174,12 @@ class FakeEngine:
 
     async def _get(self, request: web.Request) -> web.Response:
         return web.json_response(self._find(request))
+
+    async def _stream_token(self, request: web.Request) -> web.Response:
+        workspace = self._find(request)
+        if workspace["state"] != "ready":
+            raise Conflict(f"the desktop of {workspace['id']} is not ready")
+        return web.json_response({"port": 8080, "token": "token-of-a-desktop"})
 
     async def _launch(self, request: web.Request) -> web.Response:
         body = await request.json()
