@@ -188,7 +188,10 @@ def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
     if options.realtime:
         become_realtime()
-    head = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine.facts(), "realtime": options.realtime, "load_average": {"before": machine.load_average()}}
+    head = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine.facts(), "realtime": options.realtime,
+        "load_average": {"before": machine.load_average()},
+    }  # fmt: skip
     status = 0
     with tempfile.TemporaryDirectory(prefix="tcb-") as name:
         bench = Bench(options, Path(name))

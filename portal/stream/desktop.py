@@ -17,8 +17,8 @@ from portal.stream import pages, viewer, viewer_api
 from portal.stream.control import Control, Desk
 from portal.stream.errors import BadRequest, Denied, NoSession, NotFound, NotReady, StreamError, Unavailable
 from portal.stream.headers import cookie_value, desktop_policy, desktop_response_headers, request_headers
-from portal.stream.proxy import Target, check_target, forward, upgrade, wants_upgrade
 from portal.stream.pace import Pace
+from portal.stream.proxy import Target, check_target, forward, upgrade, wants_upgrade
 from portal.stream.registry import OpenRelay, Registry
 from portal.stream.relay import Relay
 from portal.stream.routing import Route
