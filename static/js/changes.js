@@ -2,8 +2,9 @@
 
 import { button, h, icon } from "./dom.js";
 import { size } from "./format.js";
-import { compare, compareFile, decoded, download } from "./inside.js";
+import { compare, compareFile, decoded, download, one } from "./inside.js";
 import { Note, panelHead } from "./panel.js";
+import { snippet } from "./snippets.js";
 import { store } from "./store.js";
 import { changes as words } from "./strings.js";
 
@@ -21,11 +22,14 @@ export class ChangesPanel {
   #list = h("ul", { className: "change-list" });
   #file = h("div", { className: "file-diff", hidden: true });
 
+  #same;
+
   constructor({ id }) {
     this.id = id;
+    this.#same = snippet(() => ({ method: "GET", path: `${one(id)}/diff?base=${this.#base}` }));
     const refresh = button(words.refresh, { iconName: "reload", iconOnly: true, kind: "quiet", on: () => this.#compareWith(this.#base) });
     const base = h("div", { className: "base" }, h("label", { htmlFor: "changes-base", textContent: words.against }), this.#select);
-    this.element = h("section", { className: "changes-panel" }, panelHead(words.title, refresh), base, this.#note.element, this.#list, this.#file);
+    this.element = h("section", { className: "changes-panel" }, panelHead(words.title, refresh), base, this.#note.element, this.#list, this.#file, this.#same.element);
   }
 
   update(workspace) {
@@ -51,6 +55,7 @@ export class ChangesPanel {
 
   async #compareWith(base) {
     this.#base = base;
+    this.#same.refresh();
     const number = (this.#loading += 1);
     this.#closeFile();
     this.#list.replaceChildren();

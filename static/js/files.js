@@ -3,8 +3,9 @@
 import { Dialog, field, submitButton } from "./dialog.js";
 import { button, h, icon } from "./dom.js";
 import { size } from "./format.js";
-import { decoded, download, encodeName, joined, list, makeDirectory, parentOf, remove, upload } from "./inside.js";
+import { decoded, download, encodeName, joined, list, makeDirectory, one, parentOf, remove, upload } from "./inside.js";
 import { Note, panelHead } from "./panel.js";
+import { snippet } from "./snippets.js";
 import { common, files as words } from "./strings.js";
 
 const AT_ONCE = 3;
@@ -23,8 +24,11 @@ export class FilesPanel {
   #uploads = h("ul", { className: "uploads", aria: { label: words.uploads } });
   #input = h("input", { type: "file", multiple: true, hidden: true, on: { change: () => this.#take(this.#input.files) } });
 
+  #same;
+
   constructor({ id, show }) {
     this.id = id;
+    this.#same = snippet(() => ({ method: "GET", path: `${one(id)}/files?path=${this.#path ?? "/"}` }));
     this.show = show;
     const buttons = [
       button(words.upload, { iconName: "upload", kind: "primary", on: () => this.#input.click() }),
@@ -34,7 +38,7 @@ export class FilesPanel {
     const head = h("thead", {}, h("tr", {}, ...[words.name, words.size, words.modified, words.actions].map((text) => h("th", { textContent: text, attributes: { scope: "col" } }))));
     const table = h("div", { className: "files", tabIndex: 0, attributes: { role: "region" }, aria: { label: words.title } }, h("table", {}, head, this.#body));
     const drop = h("p", { className: "drop", textContent: words.drop, aria: { hidden: "true" } });
-    this.element = h("section", { className: "files-panel" }, panelHead(words.title, ...buttons, this.#input), this.#crumbs, this.#note.element, this.#uploads, table, drop);
+    this.element = h("section", { className: "files-panel" }, panelHead(words.title, ...buttons, this.#input), this.#crumbs, this.#note.element, this.#uploads, table, this.#same.element, drop);
     this.#acceptDrops();
   }
 
@@ -79,6 +83,7 @@ export class FilesPanel {
     const crumbs = [crumb("/", "/"), ...parts.map((part, index) => crumb(decoded(part), `/${parts.slice(0, index + 1).join("/")}`))];
     crumbs.at(-1).setAttribute("aria-current", "location");
     const slash = () => h("span", { className: "slash", textContent: "/", aria: { hidden: "true" } });
+    this.#same.refresh();
     this.#crumbs.replaceChildren(...crumbs.flatMap((part, index) => (index > 1 ? [slash(), part] : [part])));
     const isDirectory = (entry) => (entry.leads_to ?? entry.kind) === "directory";
     const ordered = [...this.#entries].sort((a, b) => isDirectory(b) - isDirectory(a) || a.name.localeCompare(b.name));

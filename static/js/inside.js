@@ -3,7 +3,8 @@
 import { ApiError, request, sessionKey } from "./api.js";
 import { files as words } from "./strings.js";
 
-const one = (id) => `/api/v1/workspaces/${encodeURIComponent(id)}`;
+/** Where a workspace is in the API. */
+export const one = (id) => `/api/v1/workspaces/${encodeURIComponent(id)}`;
 
 export const listeners = async (id) => (await request("GET", `${one(id)}/listeners`)).listeners;
 export const publish = (id, port) => request("POST", `${one(id)}/ports/${port}`);

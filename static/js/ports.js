@@ -1,8 +1,9 @@
 // The servers of a workspace: every port that something listens on, where it is published, and buttons to publish it or not.
 
 import { button, h, icon, replaceWhenChanged } from "./dom.js";
-import { listeners, publish, unpublish } from "./inside.js";
+import { listeners, one, publish, unpublish } from "./inside.js";
 import { Note, panelHead } from "./panel.js";
+import { snippet } from "./snippets.js";
 import { ports as words } from "./strings.js";
 import { toast } from "./toast.js";
 
@@ -26,7 +27,10 @@ export class PortsPanel {
       this.#number,
       h("button", { type: "submit", className: "button", textContent: words.publish }),
     );
-    this.element = h("section", { className: "ports-panel" }, panelHead(words.title), h("p", { className: "panel-hint", textContent: words.intro }), this.#note.element, this.#list, form);
+    const same = snippet(() => ({ method: "POST", path: `${one(this.id)}/ports/${Number(this.#number.value) || 8000}` }));
+    this.#number.addEventListener("input", same.refresh);
+    const intro = h("p", { className: "panel-hint", textContent: words.intro });
+    this.element = h("section", { className: "ports-panel" }, panelHead(words.title), intro, this.#note.element, this.#list, form, same.element);
   }
 
   update(workspace, runs) {

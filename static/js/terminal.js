@@ -46,9 +46,8 @@ export class TerminalPanel {
   /** Only now: nobody else needs a terminal's 340 kB. */
   async #load() {
     try {
-      const style = h("link", { rel: "stylesheet", href: new URL("xterm.css", VENDOR).href });
-      document.head.append(style);
-      const [{ Terminal }, { FitAddon }] = await Promise.all([import(new URL("xterm.js", VENDOR)), import(new URL("addon-fit.js", VENDOR))]);
+      // Its style sheet, too: the size of a character is measured as the terminal opens.
+      const [{ Terminal }, { FitAddon }] = await Promise.all([import(new URL("xterm.js", VENDOR)), import(new URL("addon-fit.js", VENDOR)), styled(new URL("xterm.css", VENDOR))]);
       this.#terminal ??= new Terminal({ fontFamily: getComputedStyle(document.documentElement).getPropertyValue("--mono"), fontSize: 13, theme: THEME, scrollback: 5000, cursorBlink: !matchMedia("(prefers-reduced-motion: reduce)").matches });
       this.#fit = new FitAddon();
       this.#terminal.loadAddon(this.#fit);
@@ -129,4 +128,11 @@ export class TerminalPanel {
   #resized() {
     if (this.#terminal && this.#place.clientWidth && this.#place.clientHeight) this.#fit.fit();
   }
+}
+
+/** Add a style sheet to the page; fulfilled once it is in force. */
+function styled(address) {
+  return new Promise((resolve, reject) => {
+    document.head.append(h("link", { rel: "stylesheet", href: address.href, on: { load: resolve, error: reject } }));
+  });
 }
