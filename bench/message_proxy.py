@@ -16,7 +16,7 @@ import aiohttp
 import uvloop
 from aiohttp import web
 
-from portal.stream.main import tls_context
+from portal.stream.certificate import Certificate
 
 
 async def _pump(source: web.WebSocketResponse | aiohttp.ClientWebSocketResponse, sink: web.WebSocketResponse | aiohttp.ClientWebSocketResponse) -> None:
@@ -43,7 +43,7 @@ async def _serve(port: int, desktop: int, tls: Path | None) -> None:
     application.router.add_get("/{path:.*}", proxied)
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls_context(tls) if tls is not None else None).start()
+    await web.TCPSite(runner, "127.0.0.1", port, ssl_context=Certificate(tls / "leaf.pem", tls / "leaf.key").context if tls is not None else None).start()
     await asyncio.Event().wait()
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import uvloop
 
-from portal.stream.main import tls_context
+from portal.stream.certificate import Certificate
 from portal.stream.pace import Pace
 from portal.stream.server import Settings, StreamServer
 from tests.stream.world import DESK_COOKIE, FakeControl, FakeDescriptors, FakeEngine
@@ -39,7 +39,7 @@ async def _serve(port: int, desktop: int, directory: Path, tls: Path | None) -> 
         await asyncio.sleep(0.01)
     sock = socket.create_server(("127.0.0.1", port), backlog=512)
     sock.setblocking(False)
-    await server.listen([sock], tls_context(tls) if tls is not None else None)
+    await server.listen([sock], Certificate(tls / "leaf.pem", tls / "leaf.key").context if tls is not None else None)
     await ended.wait()
     await server.stop()
     await control.stop()

@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import WSCloseCode, web
 
-from engine import __version__, doctor, findings, logs
+from engine import __version__, doctor, findings, logs, readiness
 from engine.api_changes import ChangeRoutes
 from engine.api_exec import serve_exec
 from engine.api_files import FileRoutes
@@ -259,7 +259,11 @@ class Api:
         workspace = self._manager.find(request.match_info["ref"])
         if not workspace.desktop:
             raise Conflict(f"{workspace.id} has no desktop: its image {workspace.image} is headless")
-        answer = {"port": workspace.stream_port, "token": await self._manager.stream_tokens.current(workspace)}
+        role = request.query.get("role", "controller")
+        if role not in ("controller", "viewer"):
+            raise BadRequest("role is controller or viewer")
+        token = await self._manager.stream_tokens.current(workspace)
+        answer = {"port": workspace.stream_port, "token": token if role == "controller" else readiness.viewer_token(token)}
         return web.json_response(answer, headers={"Cache-Control": "no-store"})
 
     # Events

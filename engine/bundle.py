@@ -31,8 +31,13 @@ _MASKED_PATHS = (
 )  # fmt: skip
 _READONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
-_ENOSYS = 38
-# io_uring state cannot be captured from outside; programs that probe for it fall back when told it does not exist.
+# null, zero, full, random, urandom, tty, console, ptmx, terminals; and two that a program can do no more with than its own namespaces allow:
+# tun, fuse. None: every one.
+_DEVICES = ((1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 1), (5, 2), (136, None), (10, 200), (10, 229))
+
+_ENOSYS, _EPERM = 38, 1
+# io_uring state cannot be captured from outside; programs that probe for it fall back when told it does not exist. Keyrings belong to a user
+# id of the whole host: two workspaces' roots would share one with each other and with the host's root. The kernel's log tells of the host.
 _SECCOMP: dict[str, Any] = {
     "defaultAction": "SCMP_ACT_ALLOW",
     "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"],
@@ -41,7 +46,8 @@ _SECCOMP: dict[str, Any] = {
             "names": ["io_uring_setup", "io_uring_enter", "io_uring_register"],
             "action": "SCMP_ACT_ERRNO",
             "errnoRet": _ENOSYS,
-        }
+        },
+        {"names": ["add_key", "keyctl", "request_key", "syslog"], "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM},
     ],
 }
 _NOFILE = 65536
@@ -89,6 +95,16 @@ def capability_sets(names: tuple[str, ...]) -> dict[str, list[str]]:
     return {kind: [name for name in names if name in allowed] for kind in _CAPABILITY_SETS}
 
 
+def _device_rules() -> list[dict[str, Any]]:
+    """Without them a root that may make device nodes opens the host's disks. Nodes may be made of any device, opened of these alone."""
+    rules: list[dict[str, Any]] = [{"allow": False, "access": "rwm"}]
+    rules += [{"allow": True, "type": kind, "access": "m"} for kind in ("c", "b")]
+    for major, minor in _DEVICES:
+        numbers = {"major": major} if minor is None else {"major": major, "minor": minor}
+        rules.append({"allow": True, "type": "c", **numbers, "access": "rwm"})
+    return rules
+
+
 def _config(
     process: dict[str, Any], root: str, read_only: bool, hostname: str, netns: str, cgroup: str, shm: int
 ) -> dict[str, Any]:
@@ -103,8 +119,9 @@ def _config(
         "linux": {
             "namespaces": namespaces,
             "cgroupsPath": cgroup,
-            # Limits are those of the group above this one (engine/cgroups.py): this one the workspace may change.
-            "resources": {},
+            # Limits are those of the group above this one (engine/cgroups.py): this one the workspace may change. Not so its devices, which
+            # only the host's root can allow, and nobody below less strictly than above.
+            "resources": {"devices": _device_rules()},
             "seccomp": _SECCOMP,
             "maskedPaths": list(_MASKED_PATHS),
             "readonlyPaths": list(_READONLY_PATHS),

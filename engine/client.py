@@ -228,9 +228,9 @@ class EngineClient:
         """One file beside that of `base`: {"diff", "binary", "same", …}."""
         return await self._json("GET", _file_path(ref, "/diff/file", path, base=base))
 
-    async def stream_token(self, ref: str) -> dict[str, Any]:
-        """{"port", "token"} of the workspace's desktop; Conflict until it is ready."""
-        return await self._json("GET", _path(ref, "/stream-token"))
+    async def stream_token(self, ref: str, role: str = "controller") -> dict[str, Any]:
+        """{"port", "token"} of the workspace's desktop, for driving it or (`viewer`) for watching; Conflict until it is ready."""
+        return await self._json("GET", _path(ref, f"/stream-token?role={role}"))
 
     async def screenshot(
         self, ref: str, *, width: int | None = None, format: str = "png", max_age_ms: int = 0, tag: str | None = None

@@ -22,6 +22,18 @@ class Config:
     portal_port: int
     portal_user: str
     cache_directory: Path | None = None
+    portal_host: str = "tclone.localhost"
+    portal_bind: tuple[str, ...] = ("127.0.0.1", "::1")
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    # Addresses and networks of front proxies, whose word on where a request comes from is taken.
+    front_proxies: tuple[str, ...] = ()
+    # Login by an identity provider (docs/how-to/oidc.md); none when the issuer is empty.
+    oidc_issuer: str = ""
+    oidc_client: str = ""
+    oidc_secret: Path | None = None
+    oidc_allowed: tuple[str, ...] = ()
+    oidc_admins: str = ""
 
     @classmethod
     def from_environment(cls) -> "Config":
@@ -34,6 +46,16 @@ class Config:
             portal_port=int(env.get("TCLONE_PORTAL_PORT", "8443")),
             portal_user=env.get("TCLONE_PORTAL_USER", "tclone"),
             cache_directory=Path(env["TCLONE_CACHE"]).absolute() if env.get("TCLONE_CACHE") else None,
+            portal_host=env.get("TCLONE_PORTAL_HOST", "tclone.localhost").lower(),
+            portal_bind=_words(env.get("TCLONE_PORTAL_BIND", "127.0.0.1,::1")),
+            tls_certificate=Path(env["TCLONE_TLS_CERT"]).absolute() if env.get("TCLONE_TLS_CERT") else None,
+            tls_key=Path(env["TCLONE_TLS_KEY"]).absolute() if env.get("TCLONE_TLS_KEY") else None,
+            front_proxies=_words(env.get("TCLONE_BEHIND_PROXY", "")),
+            oidc_issuer=env.get("TCLONE_OIDC_ISSUER", ""),
+            oidc_client=env.get("TCLONE_OIDC_CLIENT_ID", ""),
+            oidc_secret=Path(env["TCLONE_OIDC_SECRET_FILE"]).absolute() if env.get("TCLONE_OIDC_SECRET_FILE") else None,
+            oidc_allowed=_words(env.get("TCLONE_OIDC_ALLOW", "")),
+            oidc_admins=env.get("TCLONE_OIDC_ADMINS", ""),
         )
 
     @property
@@ -56,3 +78,7 @@ class Config:
     def cache(self) -> Path:
         """Image archives. Engines with data directories of their own may share one, as tests do, so that images are built once."""
         return self.cache_directory or self.data / "cache"
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())

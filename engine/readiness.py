@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import secrets
 import socket
@@ -42,6 +43,11 @@ async def usable(executor: Executor, workspace: Workspace, seconds: float = HEAD
         raise Internal(f"no command runs in {workspace.id}: {err.decode(errors='replace').strip()[-300:] or status}")
 
 
+def viewer_token(token: str) -> str:
+    """The stream token for watching that goes with the one for control; nobody gets from it to the other."""
+    return hashlib.sha256(f"watch {token}".encode()).hexdigest()
+
+
 class Desktop:
     """The stream server (Selkies) of one workspace, reached by sockets made in the workspace's network namespace."""
 
@@ -77,8 +83,14 @@ class Desktop:
         return await self._get("/api/health", None) is not None
 
     async def set_controller(self, token: str) -> bool:
-        """Make `token` the only one that controls the desktop; live connections with another one are closed."""
-        table = {token: {"role": "controller", "slot": 1, "mk_control": True}}
+        """Make `token` the only one that controls the desktop, and the one derived from it the only one that watches.
+
+        Live connections with other ones are closed.
+        """
+        table = {
+            token: {"role": "controller", "slot": 1, "mk_control": True},
+            viewer_token(token): {"role": "viewer", "slot": None, "mk_control": False},
+        }
         headers = {"Authorization": f"Bearer {self._workspace.master_token}"}
         try:
             async with self._http.post(f"{self._base}/api/tokens", json=table, headers=headers) as answer:

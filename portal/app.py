@@ -8,15 +8,21 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from engine.config import Config
-from portal import audit, security
+from portal import audit, oidc, security
+from portal.access import Access
 from portal.api import control as api_control
+from portal.api.account import Account
 from portal.api.administration import Administration
 from portal.api.files import Files
 from portal.api.images import Images
 from portal.api.logins import Logins
+from portal.api.oidc import Oidc
 from portal.api.operations import Operations
 from portal.api.ports import Ports
 from portal.api.screens import Screens
+from portal.api.shares import Shares
+from portal.api.tokens import Tokens
+from portal.api.users import Users
 from portal.api.workspaces import Workspaces
 from portal.builds import Builds
 from portal.database import Database
@@ -31,15 +37,17 @@ from portal.metrics import Metrics
 from portal.node import Node, Patience
 from portal.owners import Owners
 from portal.pages import Pages
+from portal.passwords import Passwords
 from portal.places import Places
 from portal.presence import Presence
 from portal.private import Private
 from portal.quotas import Quotas
 from portal.routes import Router
 from portal.settings import Settings, SettingsStore
-from portal.sessions import ABSOLUTE_SECONDS, IDLE_SECONDS, Sessions
+from portal.sessions import ABSOLUTE_SECONDS, IDLE_SECONDS
 from portal.terminal import Terminals
 from portal.tickets import Tickets
+from portal.viewers import Viewers
 
 _BODY_LIMIT = 64 * 1024
 
@@ -61,32 +69,39 @@ class Control:
         places = Places(config)
         self._trail = audit.Trail(places.audit)
         self.database = Database(places.database)
-        self.sessions = Sessions(self.database, options.idle_seconds, options.absolute_seconds)
+        self.owners = Owners(self.database)
+        self.access = Access(self.database, self.owners, options.idle_seconds, options.absolute_seconds)
+        self.sessions = self.access.sessions
         self.tickets = Tickets()
         self.node = Node(config.socket, options.patience)
         self.feed = Feed(self.node)
         self.builds = Builds(self.node, self.feed, config.images)
-        self.identity = Identity()
-        self.owners = Owners(self.database)
+        self.identity = Identity(self.access.users, self.access.tokens)
+        self.viewers = Viewers(self.feed)
         self._metrics = Metrics(self.feed, self.sessions, places.run)
         presence = Presence()
         self.leases = Leases(self.database, self.feed, self.sessions, presence)
         self.settings = SettingsStore(self.database, options.settings)
         self.lifetimes = Lifetimes(self.database, self.feed, self.node, self.settings)
         self.quotas = Quotas(self.feed, self.owners, self.settings)
-        self._housekeeping = Housekeeping(self.feed, [self.owners, self.leases, self.lifetimes])
+        self._housekeeping = Housekeeping(self.feed, [self.owners, self.access.shares, self.leases, self.lifetimes])
         self._live = Live(self.feed, self.sessions, self.identity, self.owners, self.leases, presence)
         self._router = Router(self.identity, self.owners, self.leases, self.lifetimes)
         self._inside = Inside(self.node)
-        self._terminals = Terminals(self._inside, self.sessions, self.identity, self._router)
-        self.private = Private(self.sessions, self.tickets).application()
-        self.public = self._public(Pages())
+        self._terminals = Terminals(self._inside, self.access.endings, self.identity, self._router)
+        self.private = Private(self.access, self.tickets, self.viewers).application()
+        provider = oidc.settings(config)
+        self._provider = oidc.Provider(provider) if provider is not None else None
+        self.public = self._public(Pages(by_provider=provider is not None))
 
     def _public(self, pages: Pages) -> web.Application:
         guards = [self._metrics.count, pages.html_errors, security.errors, security.canonical_host, security.same_origin]
         app = web.Application(middlewares=guards, client_max_size=_BODY_LIMIT)
         app[security.SESSIONS] = self.sessions
-        logins = Logins(self.database, self.sessions, self.tickets)
+        passwords = Passwords(self.database)
+        logins = Logins(self.database, self.access, passwords, self.tickets)
+        by_provider = Oidc(self._provider, self.access, logins)
+        shares = Shares(self.access, self.node, self.tickets, self.viewers)
         files = Files(self._inside, self.identity, self._router)
         workspaces = Workspaces(self.node, self.feed, self.owners, self.tickets, self.quotas)
         administration = Administration(self.settings, self.quotas, self.feed, self.owners)
@@ -94,10 +109,12 @@ class Control:
         operations = Operations(self.database, self.feed, self._metrics)
         inside = [Ports(self._inside), files, Screens(self.node)]
         parts = [logins, workspaces, control, Images(self.builds), administration, operations, *inside]
+        parts += [Account(self.access, passwords, self.tickets), Users(self.access, passwords), Tokens(self.access), shares]
         routes = [route for part in parts for route in part.routes()]
         operations.describe(routes)
-        app.add_routes([*pages.routes(), *self._live.routes(), *logins.open_routes(), *operations.open_routes()])
-        app.add_routes([*self._terminals.routes(), *files.form_routes()])
+        for part in (logins, by_provider, shares, operations):
+            app.add_routes(part.open_routes())
+        app.add_routes([*pages.routes(), *self._live.routes(), *self._terminals.routes(), *files.form_routes()])
         app.add_routes(self._router.bind(routes))
         app.on_response_prepare.append(security.add_headers)
         app.on_shutdown.append(self._close_pages)
@@ -110,11 +127,13 @@ class Control:
         """Raises sqlite3.Error or OSError when the database cannot be used."""
         self._trail.open()
         await self.database.open()
-        await self.sessions.open()
         await self.owners.open()
+        await self.access.open()
         await self.settings.open()
         await self.leases.open()
         await self.lifetimes.open()
+        if self._provider is not None:
+            await self._provider.__aenter__()
         await self.node.__aenter__()
         self.feed.start()
         self._housekeeping.start()
@@ -128,6 +147,8 @@ class Control:
         await self.lifetimes.close()
         await self.feed.close()
         await self.node.__aexit__(None, None, None)
-        await self.sessions.close()
+        if self._provider is not None:
+            await self._provider.__aexit__(None, None, None)
+        await self.access.close()
         await self.database.close()
         self._trail.close()

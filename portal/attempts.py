@@ -15,8 +15,9 @@ _MOST_ENTRIES = 10_000
 class Attempts:
     """Counts attempts by address and user over a sliding minute."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, limit: int = LIMIT) -> None:
         self._clock = clock
+        self._limit = limit
         self._seen: dict[tuple[str, str], deque[float]] = {}
 
     def take(self, address: str, user: str) -> float:
@@ -28,7 +29,7 @@ class Attempts:
         self._seen[(address, user)] = times
         while len(self._seen) > _MOST_ENTRIES:
             del self._seen[next(iter(self._seen))]
-        if len(times) >= LIMIT:
+        if len(times) >= self._limit:
             return max(times[0] + WINDOW_SECONDS - now, 1.0)
         times.append(now)
         return 0.0

@@ -24,15 +24,18 @@ _ADDRESSES = ("127.0.0.1/32", "::1/128")
 
 
 def ensure(places: Places, name: str = PORTAL_HOST) -> str:
-    """Make what is missing or about to expire; the CA certificate's SHA-256 fingerprint. Raises OSError, ValueError (damaged files)."""
+    """Make what is missing, about to expire or not good for the host `name`; the CA certificate's SHA-256 fingerprint.
+
+    Raises OSError, ValueError (damaged files).
+    """
     places.tls.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not (places.ca_certificate.exists() and places.ca_key.exists()):
-        _write_pair(places.ca_certificate, places.ca_key, *_make_ca())
+    if not (places.ca_certificate.exists() and places.ca_key.exists() and _may_sign(places.ca_certificate, name)):
+        _write_pair(places.ca_certificate, places.ca_key, *_make_ca(name))
         places.leaf_certificate.unlink(missing_ok=True)
     ca = x509.load_pem_x509_certificate(places.ca_certificate.read_bytes())
     ca_key = serialization.load_pem_private_key(places.ca_key.read_bytes(), None)
     assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
-    if _leaf_is_due(places, ca):
+    if _leaf_is_due(places, ca, name):
         names: list[x509.GeneralName] = [x509.DNSName(one) for one in (name, f"*.{name}", "localhost")]
         names += [x509.IPAddress(ipaddress.ip_address(network.partition("/")[0])) for network in _ADDRESSES]
         leaf, leaf_key = make_leaf(ca, ca_key, names, name)
@@ -42,23 +45,37 @@ def ensure(places: Places, name: str = PORTAL_HOST) -> str:
     return ":".join(f"{byte:02X}" for byte in ca.fingerprint(hashes.SHA256()))
 
 
-def _leaf_is_due(places: Places, ca: x509.Certificate) -> bool:
+def _may_sign(path: Path, name: str) -> bool:
+    """Whether the CA's constraints permit the host `name` and what is below it."""
+    ca = x509.load_pem_x509_certificate(path.read_bytes())
+    permitted = ca.extensions.get_extension_for_class(x509.NameConstraints).value.permitted_subtrees or []
+    roots = [one.value for one in permitted if isinstance(one, x509.DNSName)]
+    return any(name == root or name.endswith(f".{root}") for root in roots)
+
+
+def _leaf_is_due(places: Places, ca: x509.Certificate, name: str) -> bool:
     if not (places.leaf_certificate.exists() and places.leaf_key.exists()):
         return True
     leaf = x509.load_pem_x509_certificate(places.leaf_certificate.read_bytes())
     if leaf.not_valid_after_utc - datetime.now(timezone.utc) < timedelta(days=_RENEW_DAYS):
+        return True
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    if f"*.{name}" not in names.get_values_for_type(x509.DNSName):
         return True
     key = serialization.load_pem_private_key(places.leaf_key.read_bytes(), None)
     # An interrupted renewal can leave a new key beside the old certificate.
     return leaf.issuer != ca.subject or leaf.public_key() != key.public_key()
 
 
-def _make_ca() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def _make_ca(name: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
     # The serial number is part of the name: a browser that trusts an older CA of the same name would mix them up.
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"TClone local CA {serial % 16**8:08x}")])
+    # Whoever has this key can pretend to be what it may sign for, to browsers that trust it: this machine's names and the portal's.
     permitted: list[x509.GeneralName] = [x509.DNSName("localhost")]
+    if name != "localhost" and not name.endswith(".localhost"):
+        permitted.append(x509.DNSName(name))
     permitted += [x509.IPAddress(ipaddress.ip_network(network)) for network in _ADDRESSES]
     now = datetime.now(timezone.utc)
     certificate = (

@@ -16,9 +16,10 @@ from pathlib import Path
 from aiohttp import web
 
 from engine.config import Config
-from portal import privileges
+from portal import hosts, privileges, supplied
 from portal.app import Control, Options
 from portal.places import Places
+from portal.quiet import quiet
 from portal.setup import prepare
 
 log = logging.getLogger("portal")
@@ -30,6 +31,7 @@ _SHUTDOWN_SECONDS = 3.0
 @contextlib.asynccontextmanager
 async def serving(config: Config, options: Options = Options()) -> AsyncIterator[Control]:
     """The control process's two sockets, answered while inside. Raises OSError, sqlite3.Error."""
+    quiet(logging.getLogger("aiohttp.server"))
     places = Places(config)
     control = Control(config, options)
     await control.open()
@@ -86,6 +88,7 @@ def main() -> int:
                 # The only moment at which it can be shown. `tclone up` prepares first, so this is a start by hand.
                 print(f"first password for admin: {prepared.password}", flush=True)
         privileges.drop(config.portal_user)
+        hosts.serve(config.portal_host, supplied.pair(config) is not None)
         asyncio.run(run(config))
     except (OSError, KeyError, ValueError, sqlite3.Error) as error:
         print(f"portal control cannot start: {error}", file=sys.stderr)

@@ -31,6 +31,22 @@ CREATE TABLE leases (
 CREATE TABLE lifetimes (workspace TEXT PRIMARY KEY, idle REAL, lifetime REAL, begun REAL NOT NULL, active REAL NOT NULL);
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """,
+    """
+ALTER TABLE accounts ADD COLUMN role TEXT NOT NULL DEFAULT 'admin';
+ALTER TABLE accounts ADD COLUMN disabled INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE accounts ADD COLUMN one_time REAL;
+ALTER TABLE accounts ADD COLUMN subject TEXT;
+ALTER TABLE sessions ADD COLUMN address TEXT NOT NULL DEFAULT '';
+ALTER TABLE sessions ADD COLUMN agent TEXT NOT NULL DEFAULT '';
+CREATE TABLE tokens (
+    id TEXT PRIMARY KEY, hash TEXT NOT NULL UNIQUE, user TEXT NOT NULL, name TEXT NOT NULL, scopes TEXT NOT NULL,
+    created REAL NOT NULL, expires REAL, used REAL);
+CREATE TABLE shares (
+    id TEXT PRIMARY KEY, hash TEXT NOT NULL UNIQUE, user TEXT NOT NULL, workspace TEXT NOT NULL, label TEXT NOT NULL,
+    created REAL NOT NULL, expires REAL NOT NULL);
+CREATE TABLE share_desks (
+    hash TEXT PRIMARY KEY, share TEXT NOT NULL REFERENCES shares(id) ON DELETE CASCADE, created REAL NOT NULL);
+""",
 )
 
 

@@ -46,6 +46,18 @@ class Held(PortalError):
     code, status = "held", 423
 
 
+class NotThere(PortalError):
+    """A user, session, token or share link that there is not, or that is somebody else's."""
+
+    code, status = "not_found", 404
+
+
+class NewPasswordNeeded(PortalError):
+    """The password was right and has been used up: the user has to choose one of its own."""
+
+    code, status = "new_password", 403
+
+
 class CrossSite(PortalError):
     code, status = "csrf", 403
 
@@ -66,6 +78,12 @@ class Malformed(PortalError):
 
 class Conflicting(PortalError):
     code, status = "conflict", 409
+
+
+class Unreachable(PortalError):
+    """The identity provider is down or makes no sense."""
+
+    code, status = "provider", 502
 
 
 class BadAnswer(PortalError):

@@ -6,28 +6,53 @@ from aiohttp import hdrs, web
 
 from portal import security
 from portal.errors import LoginNeeded
-from portal.principal import Principal, Role, of_session
+from portal.principal import Principal, closure, of_session, scopes_of
 from portal.sessions import Session
+from portal.tokens import Token, Tokens
+from portal.users import Users
+
+_SCHEME = "bearer"
 
 
 class Identity:
     """From a session's cookie and key, or from a token in the Authorization header."""
 
+    def __init__(self, users: Users, tokens: Tokens) -> None:
+        self._users = users
+        self._tokens = tokens
+
     def of(self, request: web.Request) -> Principal:
         """Raises LoginNeeded."""
         if hdrs.AUTHORIZATION in request.headers:
-            return self.of_token(request.headers[hdrs.AUTHORIZATION])
+            return self._of_token(self.token_of(request))
         return self.of_session(security.session_of(request))
 
     def of_socket(self, request: web.Request, key: object) -> Principal:
         """The same for a WebSocket, whose page sends the session key in its first message. Raises LoginNeeded."""
         if hdrs.AUTHORIZATION in request.headers:
-            return self.of_token(request.headers[hdrs.AUTHORIZATION])
+            return self._of_token(self.token_of(request))
         return self.of_session(security.session_with_key(request, key))
 
     def of_session(self, session: Session) -> Principal:
-        return of_session(session, Role.ADMIN)
+        """Raises LoginNeeded when its user may not come in any more."""
+        account = self._users.enabled(session.user)
+        if account is None:
+            raise LoginNeeded("log in first")
+        return of_session(session, account.role)
 
-    def of_token(self, authorization: str) -> Principal:
-        """Raises LoginNeeded."""
-        raise LoginNeeded("this token is unknown, has expired or was revoked")
+    def token_of(self, request: web.Request) -> Token:
+        """The live token of a request. Raises LoginNeeded."""
+        values = request.headers.getall(hdrs.AUTHORIZATION)
+        scheme, _, secret = values[0].partition(" ")
+        token = self._tokens.find(secret.strip()) if len(values) == 1 and scheme.lower() == _SCHEME else None
+        if token is None:
+            raise LoginNeeded("this token is unknown, has expired or was revoked")
+        return token
+
+    def _of_token(self, token: Token) -> Principal:
+        account = self._users.enabled(token.user)
+        if account is None:
+            raise LoginNeeded("this token is unknown, has expired or was revoked")
+        self._tokens.note_use(token)
+        # The role may have become less since the token was made.
+        return Principal(token.user, account.role, closure(token.scopes) & scopes_of(account.role), token=token.id)

@@ -9,6 +9,8 @@ from typing import Any
 
 from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 
+from portal.endings import Queue as Endings
+from portal.endings import until
 from portal.errors import LoginNeeded
 from portal.feed import Event, Feed, Queue
 from portal.identity import Identity
@@ -16,7 +18,7 @@ from portal.leases import Leases
 from portal.owners import Owners
 from portal.presence import Presence
 from portal.principal import Principal
-from portal.sessions import Ended, Session, Sessions
+from portal.sessions import Session, Sessions
 
 _HELLO_SECONDS = 5.0
 _PING_SECONDS = 20.0
@@ -64,7 +66,7 @@ class Live:
             if principal.session is not None:
                 self._presence.came(principal.session.id)
                 present = principal.session.id
-            async with self._sessions.watch() as ended, self._feed.watch(since if isinstance(since, int) else None) as events:
+            async with self._sessions.endings.watch() as ended, self._feed.watch(since if isinstance(since, int) else None) as events:
                 await self._relay(socket, principal, ended, events)
         except ConnectionError:
             pass  # the page has gone
@@ -74,12 +76,12 @@ class Live:
                 self._presence.left(present)
         return socket
 
-    async def _relay(self, socket: web.WebSocketResponse, principal: Principal, ended: Any, events: Queue) -> None:
-        """Carry events until the page goes away or its session ends."""
+    async def _relay(self, socket: web.WebSocketResponse, principal: Principal, ended: Endings, events: Queue) -> None:
+        """Carry events until the page goes away or its right ends."""
         view = View(self._owners, principal)
         tasks = [
             asyncio.create_task(_send(socket, events, view)),
-            asyncio.create_task(until_ended(principal.session, ended)),
+            asyncio.create_task(until(principal.grant, ended)),
             asyncio.create_task(self._receive(socket, principal.session)),
         ]
         try:
@@ -160,11 +162,3 @@ def _object(message: WSMessage) -> dict[str, Any]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-async def until_ended(session: Session | None, ended: asyncio.Queue[Ended | None]) -> bool:
-    """True when this session ended; False when the watch broke and the page should come back."""
-    while (item := await ended.get()) is not None:
-        if session is not None and item[0] == session.id:
-            return True
-    return False

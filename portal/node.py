@@ -14,7 +14,7 @@ import aiohttp
 
 from engine.client import EngineClient, Screenshot
 from engine.errors import EngineError, Unavailable
-from portal.errors import BadAnswer, TimedOut
+from portal.errors import BadAnswer, Conflicting, TimedOut
 
 T = TypeVar("T")
 
@@ -149,6 +149,15 @@ def _list(answer: object) -> list[Any]:
     if not isinstance(answer, list):
         raise BadAnswer("the engine's answer is not a list; see its log")
     return answer
+
+
+def opens(workspace: dict[str, Any]) -> None:
+    """Return when the workspace's desktop can be looked at. Raises Conflicting."""
+    identity = workspace["id"]
+    if not workspace["desktop"]:
+        raise Conflicting(f"{identity} has no desktop: its image {workspace['image']} is headless")
+    if workspace["state"] not in ("ready", "forking"):
+        raise Conflicting(f"the desktop of {identity} is not ready; it is {workspace['state']}")
 
 
 def checked_workspace(item: object) -> dict[str, Any]:

@@ -32,6 +32,10 @@ class Owners:
         """Whether a workspace exists for this user."""
         return principal.role is Role.ADMIN or self._owners.get(workspace) == principal.user
 
+    def release(self, user: str) -> None:
+        """Forget a user that was removed, whose rows went with the account."""
+        self._owners = {workspace: owner for workspace, owner in self._owners.items() if owner != user}
+
     # What housekeeping tells
 
     async def appeared(self, workspace: dict[str, Any]) -> None:

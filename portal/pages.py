@@ -10,7 +10,7 @@ from pathlib import Path
 import jinja2
 from aiohttp import hdrs, web
 
-from portal.security import Handler, session_by_cookie
+from portal.security import MESSAGE, Handler, session_by_cookie
 
 REPO = Path(__file__).resolve().parent.parent
 _ID = re.compile(r"ws-[0-9]{1,18}")
@@ -21,7 +21,9 @@ _TITLES = {400: "That address is not usable", 404: "There is nothing here", 500:
 class Pages:
     """Templates and static files are read once, at start: what is served never depends on a path from a request."""
 
-    def __init__(self, templates: Path = REPO / "templates", static: Path = REPO / "static") -> None:
+    def __init__(self, templates: Path = REPO / "templates", static: Path = REPO / "static", by_provider: bool = False) -> None:
+        """`by_provider`: the login page offers a login by the identity provider."""
+        self._by_provider = by_provider
         self._files = _load(static)
         # Changes with any static file, so that a browser never mixes scripts of two versions.
         self._version = hashlib.sha256(repr(sorted(self._files.items())).encode()).hexdigest()[:12]
@@ -36,6 +38,8 @@ class Pages:
             web.get("/compare", self._compare),
             web.get("/compare/{left}/{right}", self._compare),
             web.get("/login", self._login),
+            web.get("/share", self._share),
+            web.get("/account", self._account),
             web.get("/favicon.ico", self._icon),
             web.get("/static/{version}/{path:.+}", self._static),
         ]
@@ -61,7 +65,14 @@ class Pages:
         return self.render(template, **values)
 
     async def _login(self, _: web.Request) -> web.Response:
-        return self.render("login.html")
+        return self.render("login.html", by_provider=self._by_provider)
+
+    async def _share(self, _: web.Request) -> web.Response:
+        """Which workspace it is stands behind the `#` of the address, which no browser sends."""
+        return self.render("share.html")
+
+    async def _account(self, request: web.Request) -> web.Response:
+        return self._shell(request, "account.html", workspace="")
 
     async def _icon(self, _: web.Request) -> web.Response:
         content, kind = self._files["icon.svg"]
@@ -88,7 +99,7 @@ class Pages:
         if response.status < 400 or not wants_html or request.path.startswith("/api/"):
             return response
         title = _TITLES.get(response.status, "That did not work")
-        return self.render("error.html", status=response.status, title=title, code=response.status)
+        return self.render("error.html", status=response.status, title=title, code=response.status, message=response.get(MESSAGE, ""))
 
 
 def _load(directory: Path) -> dict[str, tuple[bytes, str]]:

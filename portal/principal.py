@@ -44,6 +44,11 @@ class Principal:
     token: str | None = None
 
     @property
+    def grant(self) -> str:
+        """The public id of what lets it in: everything that it opened closes when portal.endings tells of this."""
+        return self.session.id if self.session is not None else self.token or ""
+
+    @property
     def is_person(self) -> bool:
         """Whether a browser's login made the request, not a program's token."""
         return self.session is not None
@@ -52,7 +57,11 @@ class Principal:
         return scope in self.scopes
 
 
+def scopes_of(role: Role) -> frozenset[Scope]:
+    """All that a role allows."""
+    return frozenset(Scope) if role is Role.ADMIN else closure([Scope.CONTROL, Scope.FORK])
+
+
 def of_session(session: Session, role: Role) -> Principal:
     """What a login gives: everything that the role allows."""
-    scopes = frozenset(Scope) if role is Role.ADMIN else closure([Scope.CONTROL, Scope.FORK])
-    return Principal(session.user, role, scopes, session=session)
+    return Principal(session.user, role, scopes_of(role), session=session)

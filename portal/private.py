@@ -1,24 +1,32 @@
-"""What only the stream process may ask, over private.sock: who may see which desktop, and whose session ended."""
+"""What only the stream process may ask, over private.sock: who may see which desktop, and whose right to it has ended.
+
+`session` in what goes over this socket is the public id of a login or of a share link: the stream process treats both alike.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import socket
 import struct
 from typing import Annotated
 
 import pydantic
-from aiohttp import web
+from aiohttp import WSMsgType, web
 
 from portal import audit, security
 from portal.bodies import Body, parsed
 from portal.errors import Denied
-from portal.sessions import Session, Sessions
+from portal.access import Access
+from portal.sessions import Session
+from portal.shares import Share
 from portal.tickets import Tickets
+from portal.viewers import Viewers
 
 _LONGEST_SECRET = 1024
+_LONGEST_REPORT = 4 << 20
 _PING_SECONDS = 20.0
 _UCRED = struct.Struct("3i")
 _REFUSED = "this desktop cannot be opened so: open it from the portal"
@@ -41,9 +49,12 @@ class Desk(Body):
 class Private:
     """The routes of private.sock."""
 
-    def __init__(self, sessions: Sessions, tickets: Tickets) -> None:
-        self._sessions = sessions
+    def __init__(self, access: Access, tickets: Tickets, viewers: Viewers) -> None:
+        self._sessions = access.sessions
+        self._shares = access.shares
+        self._endings = access.endings
         self._tickets = tickets
+        self._viewers = viewers
         self._sockets: set[web.WebSocketResponse] = set()
 
     def application(self) -> web.Application:
@@ -65,30 +76,30 @@ class Private:
     async def _redeem(self, request: web.Request) -> web.Response:
         asked = await parsed(request, Redemption)
         workspace = asked.workspace
-        identity = self._tickets.redeem(asked.code, workspace)
-        session = self._sessions.get(identity) if identity else None
-        if session is None:
+        identity = self._tickets.redeem(asked.code, workspace) or ""
+        right = self._sessions.get(identity) or self._shares.get(identity)
+        if right is None:
             audit.record("ticket-refused", workspace=workspace)
             raise Denied(_REFUSED)
-        desk = await self._sessions.new_desk(session, workspace)
-        audit.record("desktop", user=session.user, session=session.id, workspace=workspace)
-        return web.json_response({"desk": desk, **_grant(session, workspace)})
+        desk = await (self._sessions.new_desk(right, workspace) if isinstance(right, Session) else self._shares.new_desk(right))
+        audit.record("desktop", user=right.user, session=right.id, workspace=workspace)
+        return web.json_response({"desk": desk, **_grant(right, workspace)})
 
     async def _check(self, request: web.Request) -> web.Response:
         asked = await parsed(request, Desk)
-        session = self._sessions.check_desk(asked.desk, asked.workspace)
-        if session is None:
+        right = self._sessions.check_desk(asked.desk, asked.workspace) or self._shares.check_desk(asked.desk, asked.workspace)
+        if right is None:
             raise Denied(_REFUSED)
-        return web.json_response(_grant(session, asked.workspace))
+        return web.json_response(_grant(right, asked.workspace))
 
     async def _watch(self, request: web.Request) -> web.WebSocketResponse:
-        response = web.WebSocketResponse(heartbeat=_PING_SECONDS, max_msg_size=1024)
+        response = web.WebSocketResponse(heartbeat=_PING_SECONDS, max_msg_size=_LONGEST_REPORT)
         await response.prepare(request)
         self._sockets.add(response)
-        reader = asyncio.ensure_future(_drain(response))
+        reader = asyncio.ensure_future(self._reports(response))
         try:
-            async with self._sessions.watch() as ended:
-                await response.send_json({"type": "snapshot", "sessions": self._sessions.live()})
+            async with self._endings.watch() as ended:
+                await response.send_json({"type": "snapshot", "sessions": [*self._sessions.live(), *self._shares.live()]})
                 while not reader.done():
                     getter = asyncio.ensure_future(ended.get())
                     await asyncio.wait({getter, reader}, return_when=asyncio.FIRST_COMPLETED)
@@ -104,9 +115,16 @@ class Private:
         finally:
             reader.cancel()
             self._sockets.discard(response)
+            self._viewers.forget(response)
             with contextlib.suppress(ConnectionError, RuntimeError):
                 await response.close()
         return response
+
+    async def _reports(self, response: web.WebSocketResponse) -> None:
+        """What this worker has open, each time that changes. Reading also answers pings and notices that the other end has gone."""
+        async for message in response:
+            if message.type is WSMsgType.TEXT:
+                self._viewers.report(response, json.loads(message.data)["open"])
 
     async def _close(self, _: web.Application) -> None:
         for response in list(self._sockets):
@@ -127,11 +145,6 @@ async def own_user_only(request: web.Request, handler: security.Handler) -> web.
     return await handler(request)
 
 
-def _grant(session: Session, workspace: str) -> dict[str, object]:
-    return {"session": session.id, "user": session.user, "workspace": workspace, "expires": session.expires}
-
-
-async def _drain(response: web.WebSocketResponse) -> None:
-    """Reading answers pings and notices that the other end has gone."""
-    async for _ in response:
-        pass
+def _grant(right: Session | Share, workspace: str) -> dict[str, object]:
+    role = "viewer" if isinstance(right, Share) else "controller"
+    return {"session": right.id, "user": right.user, "workspace": workspace, "expires": right.expires, "role": role}

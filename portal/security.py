@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 COOKIE = "__Host-tclone"
 KEY_HEADER = "X-TClone-Key"
 SESSIONS = web.AppKey("sessions", Sessions)
+# What was wrong, for the page that a person gets instead of JSON.
+MESSAGE = web.ResponseKey("message", str)
 _SAFE = {"GET", "HEAD", "OPTIONS"}
 _LONGEST_SECRET = 128
 
@@ -31,7 +33,7 @@ _PERMISSIONS = (
 def content_security_policy(host: str) -> str:
     """The portal's policy: own scripts and styles only, frames only of desktops, no DOM sinks that take HTML."""
     port = hosts.split(host)[1]
-    desktops = f"https://*.{hosts.PORTAL_HOST}{port}"
+    desktops = f"https://*.{hosts.served()}{port}"
     return "; ".join(
         [
             "default-src 'none'",
@@ -39,7 +41,7 @@ def content_security_policy(host: str) -> str:
             "style-src 'self'",
             "img-src 'self'",
             "font-src 'self'",
-            f"connect-src 'self' wss://{hosts.PORTAL_HOST}{port}",
+            f"connect-src 'self' wss://{hosts.served()}{port}",
             f"frame-src {desktops}",
             f"form-action 'self' {desktops}",
             "frame-ancestors 'none'",
@@ -62,6 +64,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     headers["Cross-Origin-Opener-Policy"] = "same-origin"
     headers["Cross-Origin-Resource-Policy"] = "same-origin"
     headers["Permissions-Policy"] = _PERMISSIONS
+    headers.update(hosts.transport_policy())
     headers.setdefault("Cache-Control", "no-store")
     headers.popall("Server", None)
 
@@ -83,8 +86,12 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except PortalError as error:
-        headers = {"Retry-After": str(int(error.retry_after + 0.999))} if error.retry_after else None
-        return web.json_response(error_body(error.code, error.message, **error.more), status=error.status, headers=headers)
+        headers = {"Retry-After": str(int(error.retry_after + 0.999))} if error.retry_after else {}
+        if isinstance(error, LoginNeeded):
+            headers[hdrs.WWW_AUTHENTICATE] = "Bearer"
+        refusal = web.json_response(error_body(error.code, error.message, **error.more), status=error.status, headers=headers)
+        refusal[MESSAGE] = error.message
+        return refusal
     except EngineError as error:
         return web.json_response({"error": error.to_wire()}, status=error.http_status)
     except web.HTTPException as answer:

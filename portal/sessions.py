@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import logging
 import secrets
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from portal.database import Database, digest
+from portal.endings import Endings
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ _TOUCH_SECONDS = 60.0
 _SWEEP_SECONDS = 0.5
 # Old desks of a session go first: more than this many desktops at once are not watched by one person.
 _DESKS_PER_SESSION = 64
-_WATCH_QUEUE = 256
+_LONGEST_AGENT = 300
 
 
 def new_secret() -> str:
@@ -42,6 +42,8 @@ class Session:
     created: float
     active: float
     expires: float
+    address: str = ""
+    agent: str = ""
     desks: dict[str, str] = field(default_factory=dict)  # hash of the desk cookie -> workspace
 
     def over(self, now: float, idle_seconds: float) -> bool:
@@ -49,6 +51,10 @@ class Session:
 
     def key_fits(self, key: str) -> bool:
         return hmac.compare_digest(self.key_hash, digest(key))
+
+    def public(self) -> dict[str, object]:
+        """What its user is shown. `agent` is what the browser says of itself: text, whatever it looks like."""
+        return {"id": self.id, "created": self.created, "active": self.active, "expires": self.expires, "address": self.address, "agent": self.agent}
 
 
 @dataclass(frozen=True)
@@ -60,33 +66,29 @@ class NewSession:
     key: str
 
 
-Ended = tuple[str, str]  # session id, reason
-
-
 class Sessions:
     """All live sessions of one portal."""
 
     def __init__(
         self,
         database: Database,
+        endings: Endings,
         idle_seconds: float = IDLE_SECONDS,
         absolute_seconds: float = ABSOLUTE_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._database = database
+        self.endings = endings
         self._idle = idle_seconds
         self._absolute = absolute_seconds
         self._clock = clock
         self._by_cookie: dict[str, Session] = {}
         self._by_id: dict[str, Session] = {}
         self._desks: dict[str, Session] = {}
-        self._watchers: set[asyncio.Queue[Ended | None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
-        self._version = 0
 
     async def open(self) -> None:
         """Load what an earlier process left, and begin to end sessions when their time comes."""
-        self._version = await self._database.version()
         for session in await self._database.run(_load):
             self._add(session)
         self._sweeper = asyncio.create_task(self._sweep(), name="session sweep")
@@ -95,20 +97,19 @@ class Sessions:
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
-        for queue in self._watchers:
-            _offer(queue, None)
+        self.endings.close()
 
     # Life
 
-    async def create(self, user: str) -> NewSession:
+    async def create(self, user: str, address: str = "", agent: str = "") -> NewSession:
         """Begin a session with fresh secrets."""
         now = self._clock()
         cookie, key = new_secret(), new_secret()
         session = Session(
-            secrets.token_hex(16), digest(cookie), digest(key), user, now, now, now + self._absolute
+            secrets.token_hex(16), digest(cookie), digest(key), user, now, now, now + self._absolute, address, agent[:_LONGEST_AGENT]
         )
-        row = (session.id, session.cookie_hash, session.key_hash, user, now, now, session.expires)
-        await self._database.run(lambda db: db.execute("INSERT INTO sessions VALUES (?,?,?,?,?,?,?)", row))
+        row = (session.id, session.cookie_hash, session.key_hash, user, now, now, session.expires, session.address, session.agent)
+        await self._database.run(lambda db: db.execute(f"INSERT INTO sessions({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?)", row))
         self._add(session)
         return NewSession(session, cookie, key)
 
@@ -126,6 +127,12 @@ class Sessions:
         """The ids of all live sessions."""
         now = self._clock()
         return [session.id for session in self._by_id.values() if not session.over(now, self._idle)]
+
+    def of(self, user: str) -> list[Session]:
+        """A user's live sessions, the newest first."""
+        now = self._clock()
+        own = [session for session in self._by_id.values() if session.user == user and not session.over(now, self._idle)]
+        return sorted(own, key=lambda session: session.created, reverse=True)
 
     async def touch(self, session: Session) -> None:
         """Its user did something."""
@@ -173,17 +180,11 @@ class Sessions:
             return None
         return session
 
-    # Watching
-
-    @contextlib.asynccontextmanager
-    async def watch(self) -> AsyncIterator[asyncio.Queue[Ended | None]]:
-        """A queue of ended sessions. None: the watcher was too slow, or the portal stops."""
-        queue: asyncio.Queue[Ended | None] = asyncio.Queue(_WATCH_QUEUE + 1)
-        self._watchers.add(queue)
-        try:
-            yield queue
-        finally:
-            self._watchers.discard(queue)
+    async def reload(self) -> None:
+        """End those that were deleted from the database: a new password, a user that was disabled or removed."""
+        left = await self._database.run(lambda db: {row[0] for row in db.execute("SELECT id FROM sessions")})
+        for session in [one for one in self._by_id.values() if one.id not in left]:
+            self._forget(session, "revoked")
 
     # Inside
 
@@ -199,8 +200,7 @@ class Sessions:
         self._by_cookie.pop(session.cookie_hash, None)
         for hashed in session.desks:
             self._desks.pop(hashed, None)
-        for queue in self._watchers:
-            _offer(queue, (session.id, reason))
+        self.endings.tell(session.id, reason)
         return True
 
     async def _sweep(self) -> None:
@@ -210,31 +210,15 @@ class Sessions:
                 now = self._clock()
                 for session in [one for one in self._by_id.values() if one.over(now, self._idle)]:
                     await self.end(session, "expired")
-                await self._notice_reset()
             except sqlite3.Error:
                 log.exception("sessions: cannot reach the database; trying again")
 
-    async def _notice_reset(self) -> None:
-        """Another process (a password reset) may have deleted sessions."""
-        version = await self._database.version()
-        if version == self._version:
-            return
-        self._version = version
-        left = await self._database.run(lambda db: {row[0] for row in db.execute("SELECT id FROM sessions")})
-        for session in [one for one in self._by_id.values() if one.id not in left]:
-            self._forget(session, "password")
 
-
-def _offer(queue: asyncio.Queue[Ended | None], item: Ended | None) -> None:
-    if queue.qsize() >= _WATCH_QUEUE:
-        item = None
-    with contextlib.suppress(asyncio.QueueFull):
-        queue.put_nowait(item)
+_COLUMNS = "id, cookie_hash, key_hash, user, created, active, expires, address, agent"
 
 
 def _load(db: sqlite3.Connection) -> list[Session]:
-    columns = "id, cookie_hash, key_hash, user, created, active, expires"
-    sessions = {row[0]: Session(*row) for row in db.execute(f"SELECT {columns} FROM sessions")}
+    sessions = {row[0]: Session(*row) for row in db.execute(f"SELECT {_COLUMNS} FROM sessions")}
     for hashed, session, workspace in db.execute("SELECT hash, session, workspace FROM desks ORDER BY created"):
         sessions[session].desks[hashed] = workspace
     return list(sessions.values())

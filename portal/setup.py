@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.config import Config
-from portal import accounts, certificates
+from portal import accounts, certificates, hosts, oidc, supplied
 from portal.database import connect
 from portal.places import Places
 
@@ -25,12 +25,17 @@ class Prepared:
 def prepare(config: Config) -> Prepared:
     """Make what is missing; safe to repeat. As root everything comes to belong to `config.portal_user`.
 
-    Raises OSError, KeyError (no such user), sqlite3.Error, ValueError (damaged certificate files).
+    Raises OSError, KeyError (no such user), sqlite3.Error, ValueError (the host name, or a certificate that cannot be used).
     """
     places = Places(config)
     make_directory(places.data)
     make_directory(places.run)
-    fingerprint = certificates.ensure(places)
+    hosts.check(config.portal_host)
+    given = supplied.pair(config)
+    if given is not None:
+        supplied.check(*given, config.portal_host)
+    oidc.settings(config)
+    fingerprint = certificates.ensure(places, config.portal_host)
     connection = connect(places.database)
     try:
         password = accounts.ensure_password(connection)

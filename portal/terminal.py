@@ -14,13 +14,13 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from engine.client import ExecSession
 from engine.errors import EngineError
 from portal import audit
+from portal.endings import Endings, until
 from portal.errors import LoginNeeded, PortalError
 from portal.identity import Identity
 from portal.inside import Inside
-from portal.live import hello_of, until_ended
+from portal.live import hello_of
 from portal.principal import Principal, Scope
 from portal.routes import PREFIX, Router
-from portal.sessions import Sessions
 
 _PING_SECONDS = 20.0
 _LONGEST_MESSAGE = 1 << 20
@@ -36,9 +36,9 @@ class Terminals:
     {"type":"ended"} (the session is over).
     """
 
-    def __init__(self, inside: Inside, sessions: Sessions, identity: Identity, router: Router) -> None:
+    def __init__(self, inside: Inside, endings: Endings, identity: Identity, router: Router) -> None:
         self._inside = inside
-        self._sessions = sessions
+        self._endings = endings
         self._identity = identity
         self._router = router
         self._open: Counter[str] = Counter()
@@ -87,12 +87,12 @@ class Terminals:
         audit.record("terminal", user=principal.user, workspace=identity)
         try:
             rows, cols = _size([hello.get("rows"), hello.get("cols")]) or (24, 80)
-            async with self._sessions.watch() as ended, self._inside.shell(identity, rows, cols) as shell:
+            async with self._endings.watch() as ended, self._inside.shell(identity, rows, cols) as shell:
                 await socket.send_json({"type": "ready"})
                 tasks = [
                     asyncio.create_task(_output(socket, shell)),
                     asyncio.create_task(_input(socket, shell, lambda: self._router.act(principal, identity))),
-                    asyncio.create_task(until_ended(principal.session, ended)),
+                    asyncio.create_task(until(principal.grant, ended)),
                 ]
                 try:
                     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from portal.database import digest
-from portal.sessions import Session, new_secret
+from portal.sessions import new_secret
 
 LIFE_SECONDS = 30.0
 # Codes of one session that wait to be redeemed; the oldest goes first. A grid of nine tiles asks for nine at once.
@@ -28,14 +28,14 @@ class Tickets:
         self._clock = clock
         self._tickets: dict[str, _Ticket] = {}
 
-    def issue(self, session: Session, workspace: str) -> str:
-        """A code of 256 bits for this session and workspace."""
+    def issue(self, session: str, workspace: str) -> str:
+        """A code of 256 bits for this session or share link (its public id) and workspace."""
         self._sweep()
-        own = [key for key, ticket in self._tickets.items() if ticket.session == session.id]
+        own = [key for key, ticket in self._tickets.items() if ticket.session == session]
         for key in own[: max(0, len(own) + 1 - _PER_SESSION)]:
             del self._tickets[key]
         code = new_secret()
-        self._tickets[digest(code)] = _Ticket(session.id, workspace, self._clock() + LIFE_SECONDS)
+        self._tickets[digest(code)] = _Ticket(session, workspace, self._clock() + LIFE_SECONDS)
         return code
 
     def redeem(self, code: str, workspace: str) -> str | None:

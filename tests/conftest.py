@@ -11,7 +11,7 @@ import pytest
 from tests.leaks import LeakCounter, become_subreaper
 
 # Tests below these directories make namespaces, mounts and cgroups for real.
-_ROOT_DIRECTORIES = {"applications", "engine", "fidelity", "sanitize", "faults", "network", "images", "e2e", "native"}
+_ROOT_DIRECTORIES = {"applications", "engine", "fidelity", "sanitize", "faults", "network", "images", "e2e", "native", "security"}
 
 # Skips that a complete run may have: the start of the test's id, and the reason. Everything else that skips fails the run
 # (`--fail-on-skip`), because a test which nobody runs keeps no promise.

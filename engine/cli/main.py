@@ -10,7 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from engine import __version__
-from engine.cli import diagnosis, execute, images, output, parser, services, up, workspaces
+from engine.cli import accounts, diagnosis, execute, images, output, parser, services, up, workspaces
 from engine.client import EngineClient
 from engine.config import Config
 from engine.errors import EngineError
@@ -96,6 +96,8 @@ def _run(arguments: argparse.Namespace) -> int:
             up.host.require_root("passwd")
             print(services.new_password(config))
             status = 0
+        case "user" | "token":
+            status = accounts.dispatch(config, arguments)
         case name:
             status = asyncio.run(_with_engine(config, _ENGINE_COMMANDS[name], arguments))
     return status

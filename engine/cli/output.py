@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from engine.text import printable
 
-__all__ = ["Progress", "as_json", "error", "printable", "table"]
+__all__ = ["Progress", "as_json", "error", "note", "printable", "table"]
 
 
 def as_json(value: Any) -> None:
@@ -26,6 +26,11 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     widths = [max(len(row[column]) for row in [list(headings), *cells]) for column in range(len(headings))]
     for row in [list(headings), *cells]:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def note(message: str) -> None:
+    """A line on stderr that explains the result on stdout."""
+    print(printable(message), file=sys.stderr)
 
 
 def error(message: str) -> None:

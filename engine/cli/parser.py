@@ -60,6 +60,7 @@ def build() -> argparse.ArgumentParser:
     _workspace_commands(commands)
     _inside_commands(commands)
     _image_commands(commands)
+    _account_commands(commands)
     return parser
 
 
@@ -82,7 +83,7 @@ def _service_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPar
     _json(doctor)
 
     _command(commands, "engine", "run the engine daemon in the foreground (`tclone up` does this for you)")
-    _command(commands, "passwd", "make a new password for the portal, print it this once, and end every session")
+    _command(commands, "passwd", "make a new password for the portal's user admin, print it this once, and end its sessions")
     ca = _command(
         commands, "ca", "print where the portal's CA certificate lies, and its fingerprint", "tclone ca", "tclone ca --pem > tclone-ca.pem",
     )
@@ -200,3 +201,37 @@ def _image_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParse
     bring.add_argument("path", metavar="PATH")
     bring.add_argument("--name", type=values.workspace_name, required=True)
     _json(bring)
+
+
+def _account_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    user = _command(commands, "user", "add, list, change and remove users of the portal")
+    actions = user.add_subparsers(dest="action", metavar="ACTION", required=True)
+    add = _command(actions, "add", "add a user and print its one-time password", "tclone user add anna", "tclone user add ben --role admin")
+    add.add_argument("user", metavar="USER")
+    add.add_argument("--role", choices=("user", "admin"), default="user", help="a user sees its own workspaces (default), an admin all")
+    _json(_command(actions, "ls", "list users"))
+    for name, summary in (
+        ("rm", "remove a user; its workspaces become the admins'"),
+        ("passwd", "make a new one-time password for a user, print it, and end its sessions"),
+        ("disable", "end a user's sessions, tokens and share links, and let it in no more"),
+        ("enable", "let a disabled user in again"),
+    ):
+        _command(actions, name, summary, f"tclone user {name} anna").add_argument("user", metavar="USER")
+    role = _command(actions, "role", "make a user an admin, or an admin a user", "tclone user role anna admin")
+    role.add_argument("user", metavar="USER")
+    role.add_argument("role", choices=("user", "admin"))
+
+    token = _command(commands, "token", "create, list and revoke API tokens")
+    actions = token.add_subparsers(dest="action", metavar="ACTION", required=True)
+    create = _command(
+        actions, "create", "make an API token and print it this once", "tclone token create --name ci --scopes fork", "tclone token create --name robot --user anna --never",
+    )
+    create.add_argument("--name", required=True, help="what it is for")
+    create.add_argument("--user", default="admin", help="whose it is: it never has more rights than this user (default: admin)")
+    create.add_argument("--scopes", type=values.words, default=["read"], metavar="S,…", help="read, control, fork, admin (default: read)")
+    create.add_argument("--days", type=values.positive, default=30, metavar="N", help="expires after N days (default: 30)")
+    create.add_argument("--never", action="store_true", help="does not expire")
+    _json(create)
+    _json(_command(actions, "ls", "list API tokens"))
+    revoke = _command(actions, "revoke", "revoke API tokens; what they have open is closed within a second", "tclone token revoke tok-0123456789abcdef")
+    revoke.add_argument("tokens", nargs="+", metavar="ID")

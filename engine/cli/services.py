@@ -9,6 +9,7 @@ import ssl
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -22,9 +23,6 @@ from engine.errors import NotFound
 # The interpreter by the path it was started with: that of the virtual environment.
 COMMAND = [sys.executable, "-m", "engine.cli.main"]
 _CHECK_SECONDS = 5.0
-# The portal's one name (portal.hosts.PORTAL_HOST; a test holds the two together). Browsers know it for this machine without being told;
-# the host's own resolver need not, so checks connect to localhost and only say the name.
-PORTAL_HOST = "tclone.localhost"
 # Generous: opening the pool may have to make a file system, recovery looks at every workspace, and on a host busy with other work
 # the imports alone have been seen to take half a minute. A service that ends by itself is reported at once all the same.
 _START_SECONDS = 120.0
@@ -57,12 +55,15 @@ def first_start(config: Config) -> str | None:
     return portal_account.ask(config, "prepare", _environment(config, config.portal_port))
 
 
-def new_password(config: Config) -> str:
-    """Set a new generated password, which ends every session. Raises NotFound before the first `tclone up`."""
+def portal(config: Config, what: str, **wanted: Any) -> Any:
+    """Have the portal's users or tokens changed or listed (portal.administration). Raises NotFound before the first `tclone up`."""
     authority(config)
-    password = portal_account.ask(config, "passwd", _environment(config, config.portal_port))
-    assert password is not None, "resetting makes one"
-    return password
+    return portal_account.ask(config, what, _environment(config, config.portal_port), **wanted)
+
+
+def new_password(config: Config) -> str:
+    """Set a new generated password for the first account, which ends its sessions. Raises NotFound before the first `tclone up`."""
+    return portal(config, "user-passwd", user="admin")["password"]
 
 
 def _environment(config: Config, port: int) -> dict[str, str]:
@@ -76,6 +77,9 @@ def _environment(config: Config, port: int) -> dict[str, str]:
         "TCLONE_CACHE": str(config.cache),
         "TCLONE_PORTAL_PORT": str(port),
         "TCLONE_PORTAL_USER": config.portal_user,
+        **({"TCLONE_TLS_CERT": str(config.tls_certificate)} if config.tls_certificate else {}),
+        **({"TCLONE_TLS_KEY": str(config.tls_key)} if config.tls_key else {}),
+        **({"TCLONE_OIDC_SECRET_FILE": str(config.oidc_secret)} if config.oidc_secret else {}),
         "PYTHONUNBUFFERED": "1",
     }
 
@@ -97,12 +101,19 @@ def _answers(url: str, socket: Path | None = None, host_header: str | None = Non
     return check
 
 
+def _near(config: Config) -> str:
+    """An address at which the portal listens, as it stands in a URL. The host's own resolver need not know the portal's name."""
+    first = config.portal_bind[0]
+    near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(first, first)
+    return f"[{near}]" if ":" in near else near
+
+
 def all_services(config: Config, port: int) -> list[Service]:
     """Engine, portal control, portal stream: in the order in which each can reach the one before."""
     environment = _environment(config, port)
     logs = host.logs(config)
 
-    def portal(name: str) -> list[str]:
+    def command(name: str) -> list[str]:
         return [*launcher(config.portal_user, low_ports=port < 1024), sys.executable, "-m", f"portal.{name}"]
 
     return [
@@ -116,7 +127,7 @@ def all_services(config: Config, port: int) -> list[Service]:
         ),
         Service(
             "control",
-            portal("control"),
+            command("control"),
             logs / "control.log",
             _answers("http://control/healthz", config.run / "portal" / "control.sock"),
             environment,
@@ -124,9 +135,9 @@ def all_services(config: Config, port: int) -> list[Service]:
         ),
         Service(
             "stream",
-            portal("stream"),
+            command("stream"),
             logs / "stream.log",
-            _answers(f"https://localhost:{port}/healthz", host_header=f"{PORTAL_HOST}:{port}"),
+            _answers(f"https://{_near(config)}:{port}/healthz", host_header=f"{config.portal_host}:{port}"),
             environment,
             _START_SECONDS,
         ),

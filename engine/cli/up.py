@@ -119,9 +119,9 @@ def _report(line: str) -> None:
     print(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {printable(line)}", file=sys.stderr, flush=True)
 
 
-def url(port: int) -> str:
-    """The portal's address for a browser on this machine."""
-    return f"https://{services.PORTAL_HOST}:{port}/"
+def url(config: Config, port: int) -> str:
+    """The portal's address for a browser."""
+    return f"https://{config.portal_host}:{port}/"
 
 
 async def supervise(config: Config, port: int, phase: Callable[[str], None], ready: Callable[[], Awaitable[None]]) -> signal.Signals:
@@ -256,13 +256,13 @@ def _already(config: Config, present: Running, port: int) -> int:
         _wait_ready(config, None)
     if present.port != port and port != config.portal_port:
         raise Conflict(f"TClone is already up on port {present.port} (pid {present.pid}); run `tclone down --keep` first to change the port")
-    print(f"TClone is already up at {url(present.port)} (pid {present.pid})")
+    print(f"TClone is already up at {url(config, present.port)} (pid {present.pid})")
     return 0
 
 
 def _welcome(config: Config, port: int, password: str | None) -> None:
     """Address, certificate fingerprint and, the one time it is known, the first password."""
-    print(f"TClone is up at {url(port)}")
+    print(f"TClone is up at {url(config, port)}")
     authority = services.authority(config)
     print(f"  CA certificate  {authority.path}")
     print(f"  SHA-256         {authority.fingerprint}")

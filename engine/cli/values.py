@@ -122,3 +122,11 @@ def show_ports(ports: dict[str, int] | None) -> str:
     """`3000->43827, 8000->43900`, in the order of the workspace's ports."""
     pairs = sorted((ports or {}).items(), key=lambda pair: int(pair[0]))
     return ", ".join(f"{container}->{host}" for container, host in pairs) or "-"
+
+
+def words(text: str) -> list[str]:
+    """Words between commas."""
+    found = [word.strip() for word in text.split(",") if word.strip()]
+    if not found:
+        raise argparse.ArgumentTypeError("give at least one")
+    return found

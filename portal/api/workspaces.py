@@ -10,9 +10,9 @@ from aiohttp import hdrs, web
 from engine.config import DEFAULT_MEMORY
 from portal import audit, hosts
 from portal.bodies import Body
-from portal.errors import Conflicting, Forbidden, Malformed
+from portal.errors import Forbidden, Malformed
 from portal.feed import Feed
-from portal.node import Node
+from portal.node import Node, opens
 from portal.owners import Owners
 from portal.principal import Role, Scope
 from portal.quotas import Quotas
@@ -115,9 +115,6 @@ class Workspaces:
             raise Forbidden("a desktop is opened by a login, not by a token")
         identity = call.workspace
         workspace = await self._node.workspace(identity)
-        if not workspace["desktop"]:
-            raise Conflicting(f"{identity} has no desktop: its image {workspace['image']} is headless")
-        if workspace["state"] not in ("ready", "forking"):
-            raise Conflicting(f"the desktop of {identity} is not ready; it is {workspace['state']}")
+        opens(workspace)
         origin = hosts.desktop_origin(identity, call.request.headers.get(hdrs.HOST, ""))
-        return web.json_response({"action": f"{origin}/__tclone/enter", "code": self._tickets.issue(session, identity)})
+        return web.json_response({"action": f"{origin}/__tclone/enter", "code": self._tickets.issue(session.id, identity)})

@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 
+from portal.stream.viewer_api import Role
 from portal.stream.errors import Denied, NoSession, StreamError, Unavailable
 
 _log = logging.getLogger(__name__)
@@ -20,6 +21,7 @@ _log = logging.getLogger(__name__)
 _ANSWER_SECONDS = 5.0
 _REMEMBER_SECONDS = 30.0
 _REMEMBER_COUNT = 4096
+_REPORT_SECONDS = 0.2
 _RETRY_FIRST = 0.1
 _RETRY_MOST = 2.0
 _CONTROL_DOWN = "the portal's control process does not answer; it should be back in a moment"
@@ -27,12 +29,22 @@ _CONTROL_DOWN = "the portal's control process does not answer; it should be back
 
 @dataclass(frozen=True)
 class Desk:
-    """A right to one desktop. `expires`: unix seconds. `cookie` is set only by a redemption."""
+    """A right to one desktop. `session`: the public id of the login or share link behind it; `expires`: unix seconds.
+
+    `cookie` is set only by a redemption.
+    """
 
     session: str
     workspace: str
     expires: float
+    role: Role
     cookie: str = ""
+
+
+def _desk(answer: dict[str, Any], workspace: str, cookie: str = "") -> Desk:
+    # Whatever is not plainly a controller only watches.
+    role = Role.CONTROLLER if answer.get("role") == Role.CONTROLLER else Role.VIEWER
+    return Desk(answer["session"], workspace, float(answer["expires"]), role, cookie)
 
 
 class Control:
@@ -54,6 +66,8 @@ class Control:
         # Ended sessions, oldest first (a dict as an ordered set): an answer on its way while the end was announced must not be believed.
         self._ended: dict[str, None] = {}
         self._epoch = 0
+        self._open: list[tuple[str, str, int]] = []
+        self._open_changed = asyncio.Event()
         self.watching = False
 
     async def start(self) -> None:
@@ -77,7 +91,7 @@ class Control:
         answer = await self._ask("/tickets/redeem", {"code": code, "workspace": workspace}, Denied)
         if answer["session"] in self._ended:
             raise Denied("the session has ended; log in again")
-        return Desk(answer["session"], workspace, float(answer["expires"]), answer["desk"])
+        return _desk(answer, workspace, answer["desk"])
 
     async def check(self, cookie: str, workspace: str) -> Desk:
         """The desk that a cookie stands for. Raises NoSession, Unavailable (also while the watch is down: then no end would be seen)."""
@@ -93,7 +107,7 @@ class Control:
             raise Unavailable(_CONTROL_DOWN)
         if answer["session"] in self._ended:
             raise NoSession("the session has ended; log in again")
-        desk = Desk(answer["session"], workspace, float(answer["expires"]))
+        desk = _desk(answer, workspace)
         if len(self._remembered) >= _REMEMBER_COUNT:
             self._remembered.clear()
         self._remembered[(cookie, workspace)] = (desk, now + _REMEMBER_SECONDS)
@@ -102,6 +116,12 @@ class Control:
     def still_good(self, cookie: str, workspace: str) -> bool:
         """Whether a check that passed was not undone since by the session's end or by the loss of the watch."""
         return (cookie, workspace) in self._remembered
+
+    def report(self, opened: list[tuple[str, str, int]]) -> None:
+        """Tell control what is open here: (session, workspace, viewers). The last call counts; a new control process is told again."""
+        if opened != self._open:
+            self._open = opened
+            self._open_changed.set()
 
     async def _ask(self, path: str, body: dict[str, str], refused: type[StreamError]) -> dict[str, Any]:
         assert self._http is not None, "start() was not called"
@@ -145,10 +165,23 @@ class Control:
         async with self._http.ws_connect(
             "http://control/sessions/watch", heartbeat=15.0, max_msg_size=16 << 20, timeout=timeout
         ) as socket:
-            async for message in socket:
-                if message.type is not aiohttp.WSMsgType.TEXT:
-                    break
-                self._take(json.loads(message.data))
+            reporter = asyncio.create_task(self._reporting(socket))
+            try:
+                async for message in socket:
+                    if message.type is not aiohttp.WSMsgType.TEXT:
+                        break
+                    self._take(json.loads(message.data))
+            finally:
+                reporter.cancel()
+                await asyncio.gather(reporter, return_exceptions=True)
+
+    async def _reporting(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        while True:
+            self._open_changed.clear()
+            await socket.send_json({"type": "open", "open": self._open})
+            await self._open_changed.wait()
+            # Many viewers that come and go at once make one report.
+            await asyncio.sleep(_REPORT_SECONDS)
 
     def _take(self, message: dict[str, Any]) -> None:
         if message["type"] == "snapshot":

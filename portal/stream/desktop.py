@@ -22,6 +22,7 @@ from portal.stream.proxy import Target, check_target, forward, upgrade, wants_up
 from portal.stream.registry import OpenRelay, Registry
 from portal.stream.relay import Relay
 from portal.stream.routing import Route
+from portal.stream.viewer_api import Role
 from portal.stream.workspaces import Engine, Workspaces
 
 DESK_COOKIE = "__Host-tclone-desk"
@@ -102,8 +103,8 @@ class Desktops:
             raise Denied(f"requests of this kind are taken from pages of {route.origin} only")
         cookie, desk = await self._desk(request, route)
         if path == pages.STATE_PATH and request.method in _SAFE_METHODS:
-            return await self._state(route.workspace)
-        if not viewer_api.allows(request.method, path):
+            return await self._state(route.workspace, desk.role)
+        if not viewer_api.allows(request.method, path, desk.role):
             raise NotFound(f"a desktop has no {request.method} {path} here")
         self._present(route.workspace)
         headers = request_headers(CIMultiDict(request.headers), request.host, peer, desktop=True)
@@ -122,7 +123,7 @@ class Desktops:
         if path == "/":
             viewer.ask_for_plain(headers)
         if path == "/" or path.startswith("/api/"):
-            headers["Authorization"] = f"Bearer {await self._token(route.workspace)}"
+            headers["Authorization"] = f"Bearer {await self._token(route.workspace, desk.role)}"
         return await forward(request, target)
 
     async def _enter(self, request: web.BaseRequest, route: Route) -> web.Response:
@@ -181,10 +182,10 @@ class Desktops:
             raise Unavailable(f"{workspace} is {item['state']}: {item.get('error') or 'see `tclone logs`'}")
         return item
 
-    async def _token(self, workspace: str) -> str:
-        """The viewer's token, asked afresh: one that was changed meanwhile would make the viewer give up for good."""
+    async def _token(self, workspace: str, role: Role) -> str:
+        """The token for that role, asked afresh: one that was changed meanwhile would make the viewer give up for good."""
         try:
-            return str((await self._engine.stream_token(workspace))["token"])
+            return str((await self._engine.stream_token(workspace, role))["token"])
         except Conflict as exc:
             raise NotReady(f"the desktop of {workspace} is not ready yet") from exc
         except EngineNotFound as exc:
@@ -192,11 +193,11 @@ class Desktops:
         except (EngineError, OSError, TimeoutError) as exc:
             raise Unavailable("the engine does not answer; open desktops go on") from exc
 
-    async def _state(self, workspace: str) -> web.Response:
+    async def _state(self, workspace: str, role: Role) -> web.Response:
         """What the waiting page asks."""
         item = self._present(workspace) or {}
         try:
-            await self._token(workspace)
+            await self._token(workspace, role)
             ready = True
         except (NotReady, Unavailable):
             ready = False
@@ -208,7 +209,7 @@ class Desktops:
     ) -> web.StreamResponse:
         await self._wait_for_turn(route.workspace)
         # Last: the engine has just made sure that the desktop's server knows it, which one that was started again would not.
-        token = await self._token(route.workspace)
+        token = await self._token(route.workspace, desk.role)
         offered = _token_protocols(target.headers, token)
 
         def admit(relay: Relay) -> None:

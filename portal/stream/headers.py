@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from multidict import CIMultiDict
 
+from portal import hosts
+
 # Every cookie of ours begins so; a workspace neither sees nor sets one.
 COOKIE_PREFIX = "__host-tclone"
 
@@ -114,6 +116,7 @@ def desktop_policy(portal_origin: str) -> Mapping[str, str]:
         "Cross-Origin-Opener-Policy": "same-origin",
         "Cross-Origin-Resource-Policy": "same-origin",
         "Referrer-Policy": "no-referrer",
+        **hosts.transport_policy(),
     }
 
 

@@ -10,7 +10,6 @@ import os
 import resource
 import signal
 import socket
-import ssl
 import sys
 import time
 from collections.abc import Callable, Coroutine
@@ -20,10 +19,12 @@ from typing import Any
 from engine.client import EngineClient
 from engine.config import Config
 from engine.network.fdclient import FdClient
-from portal import privileges
+from portal import hosts, privileges, supplied
 from portal.places import Places
+from portal.stream.certificate import Certificate
 from portal.stream.desktop import UPGRADE_SPACING_SECONDS
 from portal.stream.pace import Pace
+from portal.stream.peers import FrontProxies
 from portal.stream.server import Settings, StreamServer
 
 _log = logging.getLogger("portal.stream")
@@ -41,16 +42,24 @@ def default_workers() -> int:
 def arguments(config: Config, argv: list[str] | None = None) -> argparse.Namespace:
     """Parse the command line; defaults are the configuration's."""
     parser = argparse.ArgumentParser(prog="python -m portal.stream", description="TLS, routing and byte relay of the portal")
-    parser.add_argument("--bind", action="append", metavar="ADDRESS", help="address to listen on, repeatable (127.0.0.1 and ::1)")
+    parser.add_argument("--bind", action="append", metavar="ADDRESS", help="address to listen on, repeatable (TCLONE_PORTAL_BIND)")
     parser.add_argument("--port", type=int, default=config.portal_port)
     parser.add_argument("--workers", type=int, default=default_workers(), help="processes that share the port (one per 2 cores: %(default)s)")
+    parser.add_argument(
+        "--behind-proxy", action="append", metavar="NET", help="address or network of a front proxy whose X-Forwarded-For is believed, repeatable (TCLONE_BEHIND_PROXY)"
+    )
     parser.add_argument("--verbose", action="store_true")
     parsed = parser.parse_args(argv)
     if not 1 <= parsed.port <= 65535:
         parser.error(f"--port {parsed.port} is not a port")
     if not 1 <= parsed.workers <= 64:
         parser.error(f"--workers {parsed.workers}: 1 to 64")
-    parsed.bind = parsed.bind or ["127.0.0.1", "::1"]
+    parsed.bind = parsed.bind or list(config.portal_bind)
+    parsed.behind_proxy = parsed.behind_proxy or list(config.front_proxies)
+    try:
+        FrontProxies(parsed.behind_proxy)
+    except ValueError as exc:
+        parser.error(f"--behind-proxy: {exc}")
     return parsed
 
 
@@ -76,14 +85,14 @@ def open_listeners(addresses: list[str], port: int) -> list[socket.socket]:
     return opened
 
 
-def tls_context(directory: Path) -> ssl.SSLContext:
-    """The server's TLS from `leaf.pem` and `leaf.key`. HTTP/1.1 only: the relay hands connections over whole. Raises OSError."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
-    context.set_alpn_protocols(["http/1.1"])
-    context.load_cert_chain(directory / "leaf.pem", directory / "leaf.key")
-    return context
+def certificate(config: Config) -> Certificate:
+    """The operator's certificate, or the leaf that the portal's own CA signed. Raises OSError, ValueError."""
+    given = supplied.pair(config)
+    if given is not None:
+        supplied.check(*given, config.portal_host)
+        return Certificate(*given)
+    places = Places(config)
+    return Certificate(places.leaf_certificate, places.leaf_key)
 
 
 def _raise_descriptor_limit() -> None:
@@ -106,7 +115,7 @@ def _runner() -> Callable[[Coroutine[Any, Any, None]], None]:
 
 
 async def _serve(
-    config: Config, options: argparse.Namespace, sockets: list[socket.socket], tls: ssl.SSLContext, pace: Pace, worker: int
+    config: Config, options: argparse.Namespace, sockets: list[socket.socket], tls: Certificate, pace: Pace, worker: int
 ) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -116,24 +125,27 @@ async def _serve(
         pace=pace,
         name="stream" if worker == 0 else f"stream-{worker}",
         published=worker == 0,
+        front_proxies=FrontProxies(options.behind_proxy),
     )
     async with EngineClient(config.socket) as engine:
         server = StreamServer(settings, engine, lambda lost: FdClient(config.fd_socket, lost))
         await server.start()
-        await server.listen(sockets, tls)
+        await server.listen(sockets, tls.context)
+        renewal = asyncio.create_task(tls.watch(), name="certificate")
         _log.info("listening on port %d as pid %d", options.port, os.getpid())
         await ended.wait()
+        renewal.cancel()
         await server.stop()
 
 
 def _worker(
-    config: Config, options: argparse.Namespace, sockets: list[socket.socket], tls: ssl.SSLContext, pace: Pace, number: int
+    config: Config, options: argparse.Namespace, sockets: list[socket.socket], tls: Certificate, pace: Pace, number: int
 ) -> None:
     _runner()(_serve(config, options, sockets, tls, pace, number))
 
 
 def _supervise(
-    config: Config, options: argparse.Namespace, listeners: list[list[socket.socket]], tls: ssl.SSLContext, pace: Pace
+    config: Config, options: argparse.Namespace, listeners: list[list[socket.socket]], tls: Certificate, pace: Pace
 ) -> None:
     """Keep one process for each set of listeners; a worker that dies is started again. Ends on SIGTERM or SIGINT."""
     running: dict[int, int] = {}
@@ -184,7 +196,11 @@ def main(argv: list[str] | None = None) -> int:
         _raise_descriptor_limit()
         listeners = [open_listeners(options.bind, options.port) for _ in range(options.workers)]
         privileges.drop(config.portal_user)
-        tls = tls_context(Places(config).tls)
+        hosts.serve(config.portal_host, supplied.pair(config) is not None)
+        tls = certificate(config)
+    except ValueError as exc:
+        print(f"portal stream: {exc}", file=sys.stderr)
+        return _EXIT_UNAVAILABLE
     except OSError as exc:
         print(f"portal stream: port {options.port} of {', '.join(options.bind)}, or the certificate: {exc}", file=sys.stderr)
         return _EXIT_UNAVAILABLE

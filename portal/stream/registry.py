@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -27,7 +28,9 @@ class OpenRelay:
 class Registry:
     """Relays and keep-alive connections of this process. Used from its event loop only."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[list[tuple[str, str, int]]], None] = lambda _: None) -> None:
+        """`on_change` is called with `opened()` after each desktop's relay that begins or ends."""
+        self._on_change = on_change
         self._relays: set[OpenRelay] = set()
         # Connection (any hashable; the HTTP protocol object) to the session that used it and how to close it.
         self._connections: dict[object, tuple[str, str, Callable[[], None]]] = {}
@@ -45,7 +48,17 @@ class Registry:
     def add(self, entry: OpenRelay) -> None:
         """Keep a relay until its end."""
         self._relays.add(entry)
-        entry.relay.done.add_done_callback(lambda _: self._relays.discard(entry))
+        entry.relay.done.add_done_callback(lambda _: self._discard(entry))
+        self._on_change(self.opened())
+
+    def _discard(self, entry: OpenRelay) -> None:
+        self._relays.discard(entry)
+        self._on_change(self.opened())
+
+    def opened(self) -> list[tuple[str, str, int]]:
+        """Open relays of desktops: (session, workspace, how many)."""
+        counted = Counter((entry.session, entry.workspace) for entry in self._relays if entry.session and entry.workspace)
+        return sorted((session, workspace, count) for (session, workspace), count in counted.items())
 
     def hold_connection(self, connection: object, session: str, workspace: str, close: Callable[[], None]) -> None:
         """Remember that a keep-alive connection served `session`; forget it with `drop_connection`."""

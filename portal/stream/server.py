@@ -10,7 +10,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 from multidict import CIMultiDict
 
+from portal.quiet import quiet
 from portal.stream import pages
 from portal.stream.control import Control
 from portal.stream.desktop import Desktops
@@ -25,6 +26,7 @@ from portal.stream.errors import Denied, StreamError, WrongHost
 from portal.stream.frames import GOING_AWAY, RESTART
 from portal.stream.headers import request_headers, response_headers
 from portal.stream.pace import Pace
+from portal.stream.peers import FrontProxies
 from portal.stream.ports import PublishedPorts
 from portal.stream.proxy import Target, check_target, forward, upgrade, wants_upgrade
 from portal.stream.registry import OpenRelay, Registry
@@ -34,6 +36,7 @@ from portal.stream.upstream import control_client, desktop_client
 from portal.stream.workspaces import Descriptors, Engine, Workspaces
 
 _log = logging.getLogger(__name__)
+quiet(_log)
 
 DRAIN_SECONDS = 5.0
 _RELAY_DRAIN_SECONDS = 2.0
@@ -54,6 +57,7 @@ class Settings:
     pace: Pace
     name: str = "stream"
     published: bool = True
+    front_proxies: FrontProxies = field(default_factory=FrontProxies)
 
 
 class _Server(web.Server):
@@ -100,7 +104,7 @@ class StreamServer:
         self._started = time.time()
         self._servers: list[asyncio.Server] = []
         self._draining = False
-        self.registry = Registry()
+        self.registry = Registry(lambda opened: self.control.report(opened))
         self.ports = PublishedPorts(self._descriptors)
         self.workspaces = Workspaces(engine, self._workspaces_changed, self._workspace_gone)
         self.control = Control(
@@ -200,9 +204,10 @@ class StreamServer:
             if route is None:
                 raise WrongHost("this server has no such host")
             peer = (request.transport.get_extra_info("peername") if request.transport is not None else None) or ("",)
+            address = self._settings.front_proxies.address(str(peer[0]), request.headers)
             if route.kind == "desktop":
-                return await self.desktops.serve(request, route, str(peer[0]))
-            return await self._to_control(request, route, str(peer[0]))
+                return await self.desktops.serve(request, route, address)
+            return await self._to_control(request, route, address)
         except StreamError as exc:
             response = pages.error_response(request, exc)
             if isinstance(exc, WrongHost):

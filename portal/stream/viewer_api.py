@@ -6,11 +6,21 @@ Everything not listed is refused, whatever the credentials: among others `/api/t
 
 from __future__ import annotations
 
+import enum
 import re
 from urllib.parse import unquote_to_bytes
 
 WEBSOCKET_PATHS = frozenset({"/api/websockets", "/api/websockets/"})
 
+class Role(enum.StrEnum):
+    """Who opened the desktop by a login may drive it; who has a share link watches."""
+
+    CONTROLLER = "controller"
+    VIEWER = "viewer"
+
+
+# What hands out more than a viewer sees on the screen.
+_NOT_FOR_VIEWERS = re.compile(r"/api/(?:files|print|apps)(?:/.*)?", re.DOTALL)
 _READABLE = re.compile(
     r"""/
       | /[A-Za-z0-9][A-Za-z0-9._-]*\.(?:html|js|css|json|webmanifest|ico|png|svg|txt|woff2?|wasm)
@@ -41,8 +51,8 @@ def decoded_path(raw_target: str) -> str | None:
     return path
 
 
-def allows(method: str, path: str) -> bool:
+def allows(method: str, path: str, role: Role) -> bool:
     """Whether a browser may send `method` for the decoded `path`."""
     if method in ("GET", "HEAD"):
-        return _READABLE.fullmatch(path) is not None
-    return path in _WRITABLE.get(method, ())
+        return _READABLE.fullmatch(path) is not None and (role is Role.CONTROLLER or _NOT_FOR_VIEWERS.fullmatch(path) is None)
+    return role is Role.CONTROLLER and path in _WRITABLE.get(method, ())

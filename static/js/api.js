@@ -80,7 +80,7 @@ export async function request(method, path, body) {
 
 const one = (id) => `/api/v1/workspaces/${encodeURIComponent(id)}`;
 
-export const login = (user, password) => request("POST", "/api/v1/login", { user, password });
+export const login = (user, password, fresh) => request("POST", "/api/v1/login", { user, password, new_password: fresh });
 export const logout = () => request("POST", "/api/v1/logout");
 export const launch = (wanted) => request("POST", "/api/v1/workspaces", wanted);
 export const fork = (id, options) => request("POST", `${one(id)}/fork`, options);

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.client import EngineClient
-from engine.errors import Conflict
+from engine.errors import BadRequest, Conflict
 from engine.images import ImageStore
 from tests.engine import guest
 from tests.engine.support import IMAGE, Engine
@@ -81,6 +81,12 @@ async def test_a_fork_rotates_the_token_of_its_branches(engine: Engine, client: 
     assert len({first, *tokens}) == 3 and min(len(token) for token in tokens) >= 40
     assert (await client.stream_token(source))["token"] == first
     # What the stream server itself was told: in a branch its own token replaced the source's.
-    assert await _tables(client, source) == [[first]]
+    watching = (await client.stream_token(source, "viewer"))["token"]
+    assert len(watching) >= 40 and watching not in (first, *tokens)
+    assert await _tables(client, source) == [[first, watching]]
     for branch, token in zip(branches, tokens, strict=True):
-        assert await _tables(client, branch) == [[first], [token]]
+        branch_watching = (await client.stream_token(branch, "viewer"))["token"]
+        assert branch_watching != watching
+        assert await _tables(client, branch) == [[first, watching], [token, branch_watching]]
+    with pytest.raises(BadRequest, match="role"):
+        await client.stream_token(source, "root")

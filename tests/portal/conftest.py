@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import argon2
 import pytest
 from playwright.async_api import Browser, Page, async_playwright
 
 from engine.config import REPO, Config
+from portal import accounts
 from portal.app import Control, Options
 from portal.control import serving
 from portal.node import Patience
@@ -39,10 +41,19 @@ ORIGIN = f"https://{HOST}"
 CHROMIUM = "/usr/bin/chromium"
 # How long a test waits for what must come, in seconds: long, because test machines can be busy.
 PATIENCE = 30.0
+OWN_PASSWORD = "four words of my choosing"
+
+
+@pytest.fixture(autouse=True)
+def quick_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passwords hashed with next to no work: what is slow in that is the library's, and has a test of its own."""
+    quick = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+    monkeypatch.setattr(accounts, "_hasher", quick)
+    monkeypatch.setattr(accounts, "_UNUSABLE", quick.hash("nobody's"))
 
 
 @pytest.fixture
-def config() -> Iterator[Config]:
+def plain_config() -> Iterator[Config]:
     """Own directories below /tmp: the path of a Unix socket must be short."""
     top = Path(tempfile.mkdtemp(prefix="tclone-portal-"))
     base = Config.from_environment()
@@ -51,6 +62,12 @@ def config() -> Iterator[Config]:
     made.run.mkdir()
     yield made
     shutil.rmtree(top)
+
+
+@pytest.fixture
+def config(plain_config: Config) -> Config:
+    """What the portal is served with; tests change it."""
+    return plain_config
 
 
 @pytest.fixture
@@ -98,8 +115,8 @@ class Client:
                 self.cookies[name] = morsel.value
             return answer
 
-    async def login(self, password: str) -> aiohttp.ClientResponse:
-        answer = await self.request("POST", "/api/v1/login", {"user": "admin", "password": password})
+    async def login(self, password: str, user: str = "admin", **more: str) -> aiohttp.ClientResponse:
+        answer = await self.request("POST", "/api/v1/login", {"user": user, "password": password, **more})
         if answer.status == 200:
             self.key = (await answer.json())["key"]
         return answer
@@ -111,6 +128,18 @@ class Client:
 
     async def close(self) -> None:
         await self._session.close()
+
+
+class Program(Client):
+    """A program with an API token."""
+
+    def __init__(self, socket: Path, token: str) -> None:
+        super().__init__(socket)
+        self._token = token
+
+    def headers(self, **changes: str | None) -> dict[str, str]:
+        values: dict[str, str | None] = {"Host": self.host, "X-Forwarded-For": self.address, "Authorization": f"Bearer {self._token}", **changes}
+        return {name: value for name, value in values.items() if value}
 
 
 class Portal:
@@ -135,6 +164,19 @@ class Portal:
         answer = await client.login(self.password)
         assert answer.status == 200
         return client
+
+    async def user(self, admin: Client, name: str, role: str = "user") -> Client:
+        """A client of a new user who has chosen a password (`OWN_PASSWORD`) and is logged in."""
+        answer = await admin.request("POST", "/api/v1/users", {"user": name, "role": role})
+        assert answer.status == 201, await answer.text()
+        client = self.client()
+        entered = await client.login((await answer.json())["password"], name, new_password=OWN_PASSWORD)
+        assert entered.status == 200, await entered.text()
+        return client
+
+    def program(self, token: str) -> Client:
+        """A client that sends an API token and nothing that a browser has."""
+        return self._keep(Program(self.places.control_socket, token))
 
     def _keep(self, client: Client) -> Client:
         self._clients.append(client)

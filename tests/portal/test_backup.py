@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from engine.config import Config
-from portal import accounts, backup
+from portal import accounts, administration, backup
 from portal.control import serving
 from portal.database import connect
 from portal.places import Places
@@ -55,7 +55,7 @@ async def test_a_saved_portal_comes_back_with_password_settings_and_keys(config:
     authority = places.ca_certificate.read_bytes()
     for name in ("ca.pem", "ca.key", "leaf.pem", "leaf.key"):
         (places.tls / name).unlink()
-    accounts.reset_password(config)
+    administration.run(config, "user-passwd", {"user": "admin"})
     manifest = backup.load(places, io.BytesIO(archive))
     assert manifest["format"] == 1
     assert places.ca_certificate.read_bytes() == authority and places.ca_key.stat().st_mode & 0o777 == 0o600

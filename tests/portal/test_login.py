@@ -6,11 +6,14 @@ import asyncio
 import logging
 import sqlite3
 import stat
+import subprocess
+import sys
 from http.cookies import SimpleCookie
 
+import argon2
 import pytest
 
-from portal import accounts
+from portal import accounts, administration
 from portal.app import Options
 from portal.attempts import LIMIT, WINDOW_SECONDS, Attempts
 from portal.database import connect
@@ -111,7 +114,8 @@ async def test_logout_ends_the_session_and_its_socket_at_once(portal: Portal) ->
 
 async def test_a_new_password_ends_every_session(portal: Portal) -> None:
     client = await portal.login()
-    fresh = await asyncio.to_thread(accounts.reset_password, portal.config)
+    done = await asyncio.to_thread(administration.run, portal.config, "user-passwd", {"user": "admin"})
+    fresh = done["answer"]["password"]
     async with asyncio.timeout(PATIENCE):
         while (await client.request("GET", "/api/v1/workspaces")).status == 200:
             await asyncio.sleep(0.05)
@@ -167,3 +171,12 @@ def test_prepare_makes_one_password_and_private_files(config) -> None:
     connection.close()
     assert accounts.verify(stored, first.password) and not accounts.verify(stored, first.password + "x")
     assert not accounts.verify(None, first.password)
+
+
+def test_hashing_takes_the_memory_and_passes_that_are_recommended() -> None:
+    """In a process of its own: the tests here hash with less work."""
+    code = "from portal import accounts; print(accounts.hashed('x')); print(accounts._UNUSABLE)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    for stored in out.splitlines():
+        parameters = argon2.extract_parameters(stored)
+        assert (parameters.type, parameters.memory_cost, parameters.time_cost) == (argon2.Type.ID, 65536, 3)

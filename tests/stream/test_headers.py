@@ -7,6 +7,7 @@ from multidict import CIMultiDict
 
 from portal.hosts import PORTAL_HOST as HOST
 from portal.stream import headers, routing, viewer_api
+from portal.stream.viewer_api import Role
 
 PORTAL = "https://localhost:8443"
 
@@ -121,7 +122,7 @@ def test_the_public_port_stays_in_every_origin() -> None:
 )  # fmt: skip
 def test_the_viewer_may_read(path: str) -> None:
     decoded = viewer_api.decoded_path(path)
-    assert decoded is not None and viewer_api.allows("GET", decoded)
+    assert decoded is not None and viewer_api.allows("GET", decoded, Role.CONTROLLER)
 
 
 @pytest.mark.parametrize(
@@ -135,4 +136,4 @@ def test_the_viewer_may_read(path: str) -> None:
 )  # fmt: skip
 def test_nothing_that_gives_control_is_reachable(method: str, path: str) -> None:
     decoded = viewer_api.decoded_path(path)
-    assert decoded is None or not viewer_api.allows(method, decoded)
+    assert decoded is None or not viewer_api.allows(method, decoded, Role.CONTROLLER)

@@ -17,7 +17,7 @@ from aiohttp import web
 from engine.config import Config
 from engine.errors import Conflict, EngineError, NotFound, Unavailable
 from portal.hosts import PORTAL_HOST
-from portal.stream.main import tls_context
+from portal.stream.certificate import Certificate
 from portal.stream.pace import Pace
 from portal.stream.server import Settings, StreamServer
 
@@ -40,6 +40,9 @@ class FakeControl:
         self.codes: dict[str, tuple[str, str]] = {}
         self.desks: dict[str, tuple[str, str]] = {}
         self.live: set[str] = set()
+        # Sessions that are share links.
+        self.viewers: set[str] = set()
+        self.opened: list[Any] = []
         self.expires = time.time() + 3600
         self.checks = 0
         self.check_delay = 0.0
@@ -79,6 +82,9 @@ class FakeControl:
     def _denied() -> web.Response:
         return web.json_response({"error": {"code": "denied", "message": "not good"}}, status=403)
 
+    def _role(self, session: str) -> dict[str, str]:
+        return {"role": "viewer" if session in self.viewers else "controller"}
+
     async def _redeem(self, request: web.Request) -> web.Response:
         body = await request.json()
         session, workspace = self.codes.pop(body["code"], ("", ""))
@@ -86,7 +92,7 @@ class FakeControl:
             return self._denied()
         desk = f"desk-{len(self.desks)}"
         self.desks[desk] = (session, workspace)
-        return web.json_response({"desk": desk, "session": session, "user": "admin", "workspace": workspace, "expires": int(self.expires)})
+        return web.json_response({"desk": desk, "session": session, "user": "admin", "workspace": workspace, "expires": int(self.expires), **self._role(session)})
 
     async def _check(self, request: web.Request) -> web.Response:
         self.checks += 1
@@ -95,7 +101,7 @@ class FakeControl:
         await asyncio.sleep(self.check_delay)
         if not session or workspace != body["workspace"]:
             return self._denied()
-        return web.json_response({"session": session, "user": "admin", "workspace": workspace, "expires": self.expires})
+        return web.json_response({"session": session, "user": "admin", "workspace": workspace, "expires": self.expires, **self._role(session)})
 
     async def _watch(self, request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse()
@@ -103,8 +109,8 @@ class FakeControl:
         await socket.send_json({"type": "snapshot", "sessions": sorted(self.live)})
         self.watchers.add(socket)
         try:
-            async for _ in socket:
-                pass
+            async for message in socket:
+                self.opened = json.loads(message.data)["open"]
         finally:
             self.watchers.discard(socket)
         return socket
@@ -131,6 +137,7 @@ class FakeEngine:
     def __init__(self) -> None:
         self.workspaces: dict[str, dict[str, Any]] = {}
         self.tokens: dict[str, str] = {}
+        self.roles: list[str] = []
         self.down = False
         self._queues: set[asyncio.Queue[dict[str, Any] | None]] = set()
 
@@ -167,14 +174,15 @@ class FakeEngine:
         finally:
             self._queues.discard(queue)
 
-    async def stream_token(self, ref: str) -> dict[str, Any]:
+    async def stream_token(self, ref: str, role: str = "controller") -> dict[str, Any]:
+        self.roles.append(role)
         if self.down:
             raise Unavailable("the engine is down")
         if ref not in self.workspaces:
             raise NotFound(f"no workspace {ref}")
         if ref not in self.tokens:
             raise Conflict("not ready")
-        return {"port": 8080, "token": self.tokens[ref]}
+        return {"port": 8080, "token": self.tokens[ref] if role == "controller" else f"viewer-{self.tokens[ref]}"}
 
 
 class FakeDescriptors:
@@ -302,7 +310,7 @@ class World:
         self.engine = FakeEngine()
         self.descriptors = FakeDescriptors()
         self.on_engine_lost: Callable[[], None] = lambda: None
-        self.tls = tls_context(tls)
+        self.tls = Certificate(tls / "leaf.pem", tls / "leaf.key").context
         self.trust = ssl.create_default_context(cafile=str(tls / "ca.pem"))
         self.port = 0
         # Viewers of one workspace are spaced out; most tests do not wait for that.

@@ -1,0 +1,29 @@
+// The portal's API for users, sessions, tokens and share links.
+
+import { request } from "./api.js";
+
+const at = (...parts) => `/api/v1/${parts.map(encodeURIComponent).join("/")}`;
+
+export const me = () => request("GET", at("me"));
+export const changePassword = (password, fresh) => request("POST", at("me", "password"), { password, new_password: fresh });
+
+export const sessions = () => request("GET", at("sessions"));
+export const endSession = (id) => request("DELETE", at("sessions", id));
+export const endOtherSessions = () => request("DELETE", at("sessions"));
+
+export const tokens = () => request("GET", at("tokens"));
+export const createToken = (wanted) => request("POST", at("tokens"), wanted);
+export const revokeToken = (id) => request("DELETE", at("tokens", id));
+
+export const users = () => request("GET", at("users"));
+export const addUser = (user, role) => request("POST", at("users"), { user, role });
+export const changeUser = (user, changes) => request("PATCH", at("users", user), changes);
+export const resetPassword = (user) => request("POST", at("users", user, "password"));
+export const removeUser = (user) => request("DELETE", at("users", user));
+
+export const shares = (id) => request("GET", at("workspaces", id, "shares"));
+export const createShare = (id, label, hours) => request("POST", at("workspaces", id, "shares"), { label, hours });
+export const revokeShare = (id, share) => request("DELETE", at("workspaces", id, "shares", share));
+export const openShare = (secret) => request("POST", at("share"), { secret });
+
+export const enterByProvider = () => request("POST", at("login", "oidc"));

@@ -1,0 +1,6 @@
+// Points in time as people read them, in the browser's own way of writing.
+
+const SHORT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+
+/** From unix seconds. */
+export const dateTime = (seconds) => SHORT.format(new Date(seconds * 1000));

@@ -1,0 +1,135 @@
+"""The account page and share links in Chromium, against the fake engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from playwright.async_api import Browser, BrowserContext, Page, expect
+
+from tests.portal.conftest import OWN_PASSWORD, PATIENCE, Portal, browser, config, engine, front, options, plain_config, portal, quick_hashes  # noqa: F401
+from tests.portal.fake_engine import FakeEngine
+from tests.portal.front import Front
+
+MS = PATIENCE * 1000
+expect.set_options(timeout=MS)
+
+
+class Visitor:
+    """Opens pages in a browser context of its own; `complaints` are script errors and breaches of the content security policy."""
+
+    def __init__(self, context: BrowserContext, front: Front) -> None:
+        self._context = context
+        self._front = front
+        self.complaints: list[str] = []
+
+    async def open(self, path: str) -> Page:
+        page = await self._context.new_page()
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("console", lambda message: self.complaints.append(message.text) if "Content Security Policy" in message.text else None)
+        await page.goto(f"https://tclone.localhost:{self._front.port}{path}")
+        return page
+
+    async def login(self, password: str, user: str = "admin") -> Page:
+        page = await self.open("/login")
+        await page.get_by_label("User").fill(user)
+        await page.get_by_label("Password").fill(password)
+        await page.get_by_role("button", name="Log in").click()
+        return page
+
+
+@pytest.fixture
+async def visitor(browser: Browser, front: Front) -> AsyncIterator[Visitor]:
+    context = await browser.new_context(ignore_https_errors=True, viewport={"width": 1280, "height": 800}, permissions=["clipboard-read", "clipboard-write"])
+    context.set_default_timeout(MS)
+    made = Visitor(context, front)
+    yield made
+    assert made.complaints == []
+    await context.close()
+
+
+async def test_an_admin_adds_a_user_who_chooses_a_password(visitor: Visitor, browser: Browser, portal: Portal, front: Front) -> None:
+    page = await visitor.login(portal.password)
+    await page.get_by_role("link", name="Account").click()
+    await page.get_by_role("button", name="Add user").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Name").fill("anna")
+    await dialog.get_by_role("button", name="Add user").click()
+    await expect(dialog.get_by_role("button", name="Done")).to_be_visible()
+    password = await dialog.get_by_role("textbox").input_value()
+    await dialog.get_by_role("button", name="Done").click()
+    await expect(page.get_by_role("row", name="anna")).to_contain_text("Has to choose a password")
+    context = await browser.new_context(ignore_https_errors=True)
+    anna = Visitor(context, front)
+    theirs = await anna.login(password, "anna")
+    await theirs.get_by_label("New password", exact=True).fill(OWN_PASSWORD)
+    await theirs.get_by_label("New password again").fill(OWN_PASSWORD + "x")
+    await theirs.get_by_role("button", name="Log in").click()
+    await expect(theirs.get_by_role("alert")).to_have_text("The two new passwords differ.")
+    await theirs.get_by_label("New password again").fill(OWN_PASSWORD)
+    await theirs.get_by_role("button", name="Log in").click()
+    await theirs.get_by_role("link", name="Account").click()
+    await expect(theirs.get_by_role("heading", name="Logged in as anna (user)")).to_be_visible()
+    await expect(theirs.locator("#users")).to_be_hidden()
+    await page.get_by_role("button", name="Disable: anna").click()
+    await expect(theirs).to_have_url(f"https://tclone.localhost:{front.port}/login")
+    await context.close()
+    assert anna.complaints == []
+
+
+async def test_a_token_is_made_shown_once_and_revoked(visitor: Visitor, portal: Portal) -> None:
+    page = await visitor.login(portal.password)
+    await page.get_by_role("link", name="Account").click()
+    await page.get_by_role("button", name="New token").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Name").fill('ci <img src=x onerror="window.hacked=1">')
+    await dialog.get_by_label("fork:").check()
+    await dialog.get_by_role("button", name="New token").click()
+    await expect(dialog.get_by_role("button", name="Done")).to_be_visible()
+    secret = await dialog.get_by_role("textbox").input_value()
+    assert (await portal.program(secret).request("GET", "/api/v1/me")).status == 200
+    await dialog.get_by_role("button", name="Done").click()
+    assert secret not in await page.content()
+    await page.reload()
+    row = page.get_by_role("row", name="ci")
+    await expect(row).to_contain_text("fork, read")
+    await row.get_by_role("button").click()
+    await expect(page.get_by_text("No tokens yet.")).to_be_visible()
+    assert (await portal.program(secret).request("GET", "/api/v1/me")).status == 401
+    assert await page.evaluate("window.hacked") is None
+
+
+async def test_the_password_is_changed_and_another_browser_logged_out(visitor: Visitor, portal: Portal) -> None:
+    other = await portal.login()
+    page = await visitor.login(portal.password)
+    await page.get_by_role("link", name="Account").click()
+    await expect(page.locator("#sessions tbody tr")).to_have_count(2)
+    await page.get_by_label("Current password").fill(portal.password)
+    await page.get_by_label("New password", exact=True).fill(OWN_PASSWORD)
+    await page.get_by_label("New password again").fill(OWN_PASSWORD)
+    await page.get_by_role("button", name="Change password").click()
+    await expect(page.get_by_text("The password is changed")).to_be_visible()
+    assert (await other.request("GET", "/api/v1/me")).status == 401
+
+
+async def test_a_link_shows_the_desktop_and_its_secret_is_nowhere(visitor: Visitor, portal: Portal, engine: FakeEngine, front: Front) -> None:
+    engine.add(name="desk")
+    client = await portal.login()
+    made = await (await client.request("POST", "/api/v1/workspaces/ws-1/shares", {})).json()
+    secret = made["link"].partition("#")[2]
+    page = await visitor.open(f"/share#{secret}")
+    await expect(page.frame_locator("iframe").get_by_text("File Manager")).to_be_visible()
+    await expect(page.get_by_role("heading", name="desk")).to_be_visible()
+    assert front.entered == ["ws-1"]
+    assert page.url == f"https://tclone.localhost:{front.port}/share" and secret not in await page.title()
+    assert not any(secret in line or "code=" in line for line in front.requests)
+    await page.reload()
+    await expect(page.frame_locator("iframe").get_by_text("File Manager")).to_be_visible()
+    await client.request("DELETE", f"/api/v1/workspaces/ws-1/shares/{made['id']}")
+    await page.reload()
+    await expect(page.get_by_role("alert")).to_contain_text("expired or was revoked")
+
+
+async def test_half_a_link_is_said_to_be_half_a_link(visitor: Visitor) -> None:
+    page = await visitor.open("/share")
+    await expect(page.get_by_role("alert")).to_contain_text("not complete")
