@@ -6,7 +6,7 @@ import { sessionsPart } from "./account_sessions.js";
 import { tokensPart } from "./account_tokens.js";
 import { usersPart } from "./account_users.js";
 import { startPage } from "./shell.js";
-import { account } from "./strings_account.js";
+import { account } from "./strings.js";
 import { toast } from "./toast.js";
 
 /** Run `work`; a failure is told, and nothing else happens. */

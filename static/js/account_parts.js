@@ -2,7 +2,7 @@
 
 import { Dialog, submitButton } from "./dialog.js";
 import { button, h } from "./dom.js";
-import { again } from "./strings_account.js";
+import { again } from "./strings.js";
 
 /** Heading, note and content of a part. */
 export function fillPart(section, { title, note }, ...content) {

@@ -4,7 +4,7 @@ import { changePassword } from "./account_api.js";
 import { fillPart } from "./account_parts.js";
 import { field, submitButton } from "./dialog.js";
 import { h } from "./dom.js";
-import { account } from "./strings_account.js";
+import { account } from "./strings.js";
 import { toast } from "./toast.js";
 
 const input = (autocomplete) => h("input", { type: "password", autocomplete, required: true });

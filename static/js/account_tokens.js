@@ -5,7 +5,7 @@ import { actions, choice, fillPart, formDialog, showOnce, table } from "./accoun
 import { dateTime } from "./dates.js";
 import { field } from "./dialog.js";
 import { button, h } from "./dom.js";
-import { tokens as words } from "./strings_account.js";
+import { tokens as words } from "./strings.js";
 
 const SCOPES = ["read", "control", "fork", "admin"];
 

@@ -4,7 +4,7 @@ import { addUser, changeUser, removeUser, resetPassword, users as list } from ".
 import { actions, fillPart, formDialog, showOnce, table } from "./account_parts.js";
 import { Dialog, field, segmented } from "./dialog.js";
 import { button, h } from "./dom.js";
-import { users as words } from "./strings_account.js";
+import { users as words } from "./strings.js";
 
 function stateOf(user) {
   if (user.disabled) return words.disabled;

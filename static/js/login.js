@@ -2,8 +2,7 @@ import { enterByProvider } from "./account_api.js";
 import { ApiError, keepKey, login, pageAfterLogin } from "./api.js";
 import { field } from "./dialog.js";
 import { h } from "./dom.js";
-import { account } from "./strings_account.js";
-import { login as words } from "./strings.js";
+import { account, login as words } from "./strings.js";
 
 const form = document.getElementById("form");
 const password = document.getElementById("password");

@@ -3,7 +3,7 @@
 import { openShare } from "./account_api.js";
 import { dateTime } from "./dates.js";
 import { button, h } from "./dom.js";
-import { again, share } from "./strings_account.js";
+import { again, share } from "./strings.js";
 
 const SECRET = "tclone-share";
 // The size of a desktop's screen; the frame has it and is scaled as a whole.

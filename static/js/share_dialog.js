@@ -6,7 +6,7 @@ import { dateTime } from "./dates.js";
 import { Dialog, field, submitButton } from "./dialog.js";
 import { button, h } from "./dom.js";
 import { store } from "./store.js";
-import { share as words } from "./strings_account.js";
+import { share as words } from "./strings.js";
 
 export function openShareDialog(workspace) {
   const dialog = new Dialog(words.title, { subtitle: words.subtitle(workspace.name) });

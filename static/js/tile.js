@@ -9,8 +9,9 @@ import { button, h, icon, prose, replaceWhenChanged, setText } from "./dom.js";
 import { openFork } from "./fork.js";
 import { Phases } from "./phases.js";
 import { PortLine } from "./portline.js";
+import { openShareDialog } from "./share_dialog.js";
 import { store } from "./store.js";
-import { common, states, tile as words } from "./strings.js";
+import { common, share, states, tile as words } from "./strings.js";
 
 const STREAMING = ["ready", "forking"];
 
@@ -41,9 +42,10 @@ export class Tile {
     this.fork = button(words.fork, { iconName: "fork", on: () => this.openFork() });
     this.reload = button(words.reconnect, { iconName: "reload", iconOnly: true, kind: "quiet", on: () => this.#desktop?.reopen() });
     this.trash = button(words.discard, { iconName: "trash", iconOnly: true, kind: "quiet danger-hover", on: () => openDiscard(this.workspace) });
+    this.share = solo ? button(share.open, { iconName: "eye", on: () => openShareDialog(this.workspace) }) : null;
     this.control = new Control(workspace, () => this.release());
     const open = solo ? null : h("a", { className: "button quiet icon-only", href: `/w/${workspace.id}`, title: words.alone, aria: { label: words.alone } }, icon("open"));
-    this.actions = h("div", { className: "tile-actions" }, this.control.toggle, this.fork, this.reload, this.control.clock, open, this.trash);
+    this.actions = h("div", { className: "tile-actions" }, this.control.toggle, this.fork, this.reload, this.control.clock, this.share, open, this.trash);
     const first = h("div", { className: "tile-line" }, this.name, this.chip, this.live, this.poor, this.keyboard);
     const second = h("div", { className: "tile-line tile-detail" }, this.meta, this.control.holder, this.control.left, this.control.keep, this.label, this.#ports.element);
     this.header = h("header", { className: "tile-header" }, this.dot, h("div", { className: "tile-title" }, first, second), this.actions);
@@ -109,6 +111,7 @@ export class Tile {
     setText(this.chip, states[state]);
     const down = store.engine === "down";
     this.fork.disabled = state !== "ready" || down;
+    if (this.share) this.share.hidden = !workspace.desktop;
     this.trash.disabled = state === "removing" || down;
     this.#ports.update(workspace);
     this.control.update(workspace);

@@ -133,3 +133,27 @@ async def test_a_link_shows_the_desktop_and_its_secret_is_nowhere(visitor: Visit
 async def test_half_a_link_is_said_to_be_half_a_link(visitor: Visitor) -> None:
     page = await visitor.open("/share")
     await expect(page.get_by_role("alert")).to_contain_text("not complete")
+
+
+async def test_the_share_dialog_makes_a_link_shows_its_viewers_and_revokes_it(visitor: Visitor, portal: Portal, engine: FakeEngine) -> None:
+    engine.add(name="desk")
+    page = await visitor.login(portal.password)
+    await expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+    await page.goto(page.url.rpartition("/")[0] + "/w/ws-1")
+    await page.get_by_role("button", name="Share").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Label").fill("review")
+    await dialog.get_by_role("button", name="Make a link").click()
+    await expect(dialog.get_by_role("button", name="Done")).to_be_visible()
+    link = await dialog.get_by_role("textbox").input_value()
+    await dialog.get_by_role("button", name="Done").click()
+    share = portal.control.access.shares.of("ws-1")[0]
+    portal.control.viewers.report("a worker", [(share.id, "ws-1", 2)])
+    await page.get_by_role("button", name="Share").click()
+    await expect(page.get_by_role("dialog")).to_contain_text("review")
+    await expect(page.get_by_role("dialog")).to_contain_text("2 viewers")
+    portal.control.viewers.report("a worker", [(share.id, "ws-1", 1)])
+    await expect(page.get_by_role("dialog")).to_contain_text("1 viewer")
+    await page.get_by_role("button", name="Revoke the link review").click()
+    await expect(page.get_by_role("dialog")).to_contain_text("Nobody has a link")
+    assert portal.control.access.shares.find(link.partition("#")[2]) is None
