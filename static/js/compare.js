@@ -66,7 +66,7 @@ function renderToolbar(all) {
   const usable = here().every((tile) => tile?.canStream);
   const key = JSON.stringify([all.map(({ id, name, label }) => [id, name, label]), sides, mirror !== null, usable]);
   replaceWhenChanged(toolbar, key, () => {
-    const toggle = h("button", { type: "button", className: "button toggle", title: words.mirrorTitle, disabled: !usable, aria: { pressed: String(mirror !== null) }, on: { click: () => setMirror(mirror === null) } }, icon("mirror"), h("span", { textContent: words.mirror }));
+    const toggle = h("button", { type: "button", className: "button toggle", title: words.mirrorTitle, disabled: !usable, aria: { pressed: String(mirror !== null), label: words.mirror }, on: { click: () => setMirror(mirror === null) } }, icon("mirror"), h("span", { textContent: words.mirror }));
     const swap = button(words.swap, { iconName: "swap", iconOnly: true, kind: "quiet", on: () => show([sides[1], sides[0]]) });
     return [h("h1", { className: "toolbar-title", textContent: words.title }), choice(0, all), swap, choice(1, all), h("span", { className: "spacer" }), toggle];
   });

@@ -115,7 +115,7 @@ function renderToolbar(count, slots) {
     const parts = [treeButton, heading, h("span", { className: "count", textContent: String(count) }), h("span", { className: "spacer" })];
     if (count > slots) parts.push(pager(count, slots));
     if (count > 1) parts.push(h("a", { className: "button quiet", href: compareAddress(), aria: { label: words.compare } }, icon("sides"), h("span", { textContent: words.compare })));
-    const live = h("button", { type: "button", className: "button toggle", title: words.allLiveTitle, aria: { pressed: String(layout.allLive) }, on: { click: () => (layout.allLive = !layout.allLive) } }, icon("live"), h("span", { textContent: words.allLive }));
+    const live = h("button", { type: "button", className: "button toggle", title: words.allLiveTitle, aria: { pressed: String(layout.allLive), label: words.allLive }, on: { click: () => (layout.allLive = !layout.allLive) } }, icon("live"), h("span", { textContent: words.allLive }));
     const help = button(words.help, { iconName: "keyboard", iconOnly: true, kind: "quiet help", on: () => openHelp(leader.commands) });
     parts.push(live, h("div", { className: "layouts", attributes: { role: "group", "aria-label": words.layout } }, ...choices), help);
     return parts;
