@@ -10,7 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from engine import __version__
-from engine.cli import accounts, diagnosis, execute, images, output, parser, services, up, workspaces
+from engine.cli import accounts, backup, diagnosis, execute, images, output, parser, services, up, workspaces
 from engine.client import EngineClient
 from engine.config import Config
 from engine.errors import EngineError
@@ -96,6 +96,10 @@ def _run(arguments: argparse.Namespace) -> int:
             up.host.require_root("passwd")
             print(services.new_password(config))
             status = 0
+        case "backup":
+            status = backup.save(config, arguments.file)
+        case "restore":
+            status = backup.load(config, arguments.file)
         case "user" | "token":
             status = accounts.dispatch(config, arguments)
         case name:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from engine import __version__
 from engine.cli import values
@@ -88,6 +89,10 @@ def _service_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPar
         commands, "ca", "print where the portal's CA certificate lies, and its fingerprint", "tclone ca", "tclone ca --pem > tclone-ca.pem",
     )
     ca.add_argument("--pem", action="store_true", help="print the certificate itself")
+    backup = _command(commands, "backup", "save the portal's accounts, settings and keys into a new file", "tclone backup tclone.tar")
+    backup.add_argument("file", type=Path, metavar="FILE", help="a file that does not exist yet; it will hold the portal's keys")
+    restore = _command(commands, "restore", "put back what `tclone backup` saved, while TClone is down", "tclone restore tclone.tar")
+    restore.add_argument("file", type=Path, metavar="FILE", help="an archive of `tclone backup`")
     _command(commands, "version", "print the versions of this command and of the running engine")
 
 
