@@ -55,7 +55,7 @@ def load(config: Config, path: Path) -> int:
 
 def _run(config: Config, words: Sequence[str], stdout: IO[bytes] | int, stdin: IO[bytes] | int = subprocess.DEVNULL) -> bytes:
     argv = [*launcher(config.portal_user), sys.executable, "-m", "portal.backup", *words]
-    done = subprocess.run(argv, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, cwd="/", env=services.environment(config, config.portal_port), check=False)
+    done = subprocess.run(argv, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, cwd="/", env=services.service_environment(config, config.portal_port), check=False)
     said = done.stderr.decode(errors="replace").strip()
     if done.returncode == 1:
         raise Conflict(said)

@@ -52,13 +52,13 @@ def authority(config: Config) -> Authority:
 
 def first_start(config: Config) -> str | None:
     """Prepare the portal's keys and account; the password when this call made it, which is only ever the first."""
-    return portal_account.ask(config, "prepare", environment(config, config.portal_port))
+    return portal_account.ask(config, "prepare", service_environment(config, config.portal_port))
 
 
 def portal(config: Config, what: str, **wanted: Any) -> Any:
     """Have the portal's users or tokens changed or listed (portal.administration). Raises NotFound before the first `tclone up`."""
     authority(config)
-    return portal_account.ask(config, what, environment(config, config.portal_port), **wanted)
+    return portal_account.ask(config, what, service_environment(config, config.portal_port), **wanted)
 
 
 def new_password(config: Config) -> str:
@@ -66,7 +66,7 @@ def new_password(config: Config) -> str:
     return portal(config, "user-passwd", user="admin")["password"]
 
 
-def environment(config: Config, port: int) -> dict[str, str]:
+def service_environment(config: Config, port: int) -> dict[str, str]:
     """Our own environment with every path absolute: the services run in another directory than we."""
     return {
         **os.environ,
@@ -110,7 +110,7 @@ def _near(config: Config) -> str:
 
 def all_services(config: Config, port: int) -> list[Service]:
     """Engine, portal control, portal stream: in the order in which each can reach the one before."""
-    environment = environment(config, port)
+    environment = service_environment(config, port)
     logs = host.logs(config)
 
     def command(name: str) -> list[str]:
