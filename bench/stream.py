@@ -24,7 +24,7 @@ if __name__ == "__main__":
 from bench import machine, programs, report, stream_report  # noqa: E402
 from bench.proxies import CONTENDERS, RELAY, Contender, Place, Running, free_port  # noqa: E402
 from bench.stream_fork import beside_a_fork  # noqa: E402
-from bench.viewers import Churn, Shape, become_realtime, settled, stream  # noqa: E402
+from bench.viewers import Churn, Shape, realtime, settled, stream  # noqa: E402
 from engine.config import Config  # noqa: E402
 from engine.errors import EngineError, Internal  # noqa: E402
 from portal.certificates import ensure  # noqa: E402
@@ -186,8 +186,11 @@ class Bench:
 def main(argv: list[str] | None = None) -> int:
     """Run the benchmark; the exit status."""
     options = arguments(argv)
-    if options.realtime:
-        become_realtime()
+    with realtime(options.realtime):
+        return _measure(options)
+
+
+def _measure(options: argparse.Namespace) -> int:
     head = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine.facts(), "realtime": options.realtime,
         "load_average": {"before": machine.load_average()},

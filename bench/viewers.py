@@ -10,7 +10,7 @@ import os
 import socket
 import ssl
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -222,13 +222,21 @@ async def settled(proxy: Running, most: int, seconds: float = 20.0) -> int:
     return count
 
 
-def become_realtime() -> None:
-    """Put this process and what it starts before all ordinary work (SCHED_RR): on a machine that has some, figures are void without. Raises
-    PermissionError."""
-    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+@contextlib.contextmanager
+def realtime(wanted: bool) -> Iterator[None]:
+    """Put this process and what it starts inside before all ordinary work (SCHED_RR), if `wanted`: on a machine that has some, figures are
+    void without. Raises PermissionError."""
+    if wanted:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    try:
+        yield
+    finally:
+        # Whoever called goes on as it was: control groups of the processor take no real-time process.
+        if wanted:
+            become_ordinary(os.getpid())
 
 
 def become_ordinary(pid: int) -> None:
-    """Undo `become_realtime` for a process with all its threads."""
+    """Make a process with all its threads an ordinary one."""
     for task in os.listdir(f"/proc/{pid}/task"):
         os.sched_setscheduler(int(task), os.SCHED_OTHER, os.sched_param(0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -49,6 +50,7 @@ def test_the_relay_costs_at_most_six_tenths_of_a_message_level_proxy(tmp_path: P
     file = tmp_path / "report.json"
     words = ["--only", "relay", "--only", "aiohttp", "--runs", "3", "--seconds", "1.5", "--cycles", "200", "--realtime", "--skip", "fork"]
     assert stream.main([*words, "--json", str(file)]) == 0, capsys.readouterr()
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
     report = json.loads(file.read_text())
     assert report["complete"] and not report["failures"]
     assert report["ratios"]["plain"]["aiohttp"]["low"] <= 0.6
