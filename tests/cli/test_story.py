@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import time
 import urllib.request
 from pathlib import Path
@@ -18,7 +19,8 @@ _SERVER = "cd /tmp && setsid python3 -m http.server 8000 >/dev/null 2>&1 </dev/n
 
 
 async def _get(tclone: Tclone, workspace: str) -> int:
-    """The counter as the workspace's own web server tells it. The first answers may come before the server listens."""
+    """The counter as the workspace's own web server tells it. The first answers may come before the server listens, and one is cut off when the
+    file is written anew between its size and its content."""
     port = (await tclone("port", workspace, "8000")).out.strip()
 
     def read() -> bytes:
@@ -30,7 +32,7 @@ async def _get(tclone: Tclone, workspace: str) -> int:
         try:
             if text := (await asyncio.to_thread(read)).strip():
                 return int(text)
-        except OSError:
+        except (OSError, http.client.IncompleteRead):
             if time.monotonic() > deadline:
                 raise
         await asyncio.sleep(0.1)
