@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from tests.portal.conftest import browser, config, engine, front, options, page, portal  # noqa: F401
+from tests.portal.conftest import browser, config, engine, front, options, page, plain_config, portal, quick_hashes  # noqa: F401
