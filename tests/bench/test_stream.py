@@ -44,16 +44,16 @@ def test_bad_options_are_refused(argv: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(280)
-def test_the_relay_costs_at_most_six_tenths_of_a_message_level_proxy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The gate. On a busy machine a round can come out worse than it is, hardly better: the best of three rounds counts. With TLS both
-    encrypt the same bytes, which is why the bound is another."""
+def test_the_relay_costs_much_less_than_a_message_level_proxy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The gate against a relay that has become dear: measured at 0.57 (0.63 with TLS, where both encrypt the same bytes), with a tenth for noise
+    and other processors. On a busy machine a round can come out worse than it is, hardly better: the best of three rounds counts."""
     file = tmp_path / "report.json"
     words = ["--only", "relay", "--only", "aiohttp", "--runs", "3", "--seconds", "1.5", "--cycles", "200", "--realtime", "--skip", "fork"]
     assert stream.main([*words, "--json", str(file)]) == 0, capsys.readouterr()
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
     report = json.loads(file.read_text())
     assert report["complete"] and not report["failures"]
-    assert report["ratios"]["plain"]["aiohttp"]["low"] <= 0.6
+    assert report["ratios"]["plain"]["aiohttp"]["low"] <= 0.7
     assert report["ratios"]["tls"]["aiohttp"]["low"] <= 0.8
     for turns in report["results"].values():
         assert min(turn["bytes"] for turn in turns["relay"]) > 0.9 * 50 * 15e6 / 8 * 1.5
