@@ -6,6 +6,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+# Nobody asks for how long exactly a session has been away that went so long ago; ended ones are never told of here.
+_REMEMBERED_SECONDS = 3600.0
+
 
 class Presence:
     """Counts the pages (WebSockets) of each session. Times are monotonic seconds."""
@@ -26,14 +29,12 @@ class Presence:
         self._pages[session] -= 1
         if self._pages[session] <= 0:
             del self._pages[session]
-            self._left[session] = self._clock()
+            now = self._clock()
+            self._left = {other: at for other, at in self._left.items() if now - at < _REMEMBERED_SECONDS}
+            self._left[session] = now
 
     def absent(self, session: str) -> float:
-        """For how long the session has had no page open, in seconds; one that was never seen counts from this process's start."""
+        """For how long the session has had no page open, in seconds; one that is not remembered counts from this process's start."""
         if session in self._pages:
             return 0.0
         return self._clock() - self._left.get(session, self._begun)
-
-    def forget(self, session: str) -> None:
-        """A session has ended."""
-        self._left.pop(session, None)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import pydantic
 from aiohttp import web
 
 from portal import audit
@@ -13,8 +10,7 @@ from portal.leases import Leases
 from portal.lifetimes import Lifetimes, Rules
 from portal.principal import Scope
 from portal.routes import Call, Route
-
-Seconds = Annotated[float, pydantic.Field(ge=60, le=366 * 86400, strict=False)]
+from portal.settings import Seconds
 
 
 class Take(Body):
