@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _NATIVE_SECONDS = 120.0
 # A workspace that changes thousands of times a second is met in a state that passes: then all is done once more, unless it has taken this long already.
-_ATTEMPTS = 3
+ATTEMPTS = 5
 _NO_NEW_ATTEMPT_SECONDS = 3.0
 # Of a default name, so that `-clone-NN-N` fits into the 41 characters of a name.
 _LONGEST_BASE = 41 - len("-clone-NN-N")
@@ -149,12 +149,12 @@ class Forker:
         """From `ready` to `ready` of the source, under its lock: branches verified and recorded, or an exception. The attempt that succeeded."""
         manager, source = self._manager, run.source
         try:
-            for attempt in range(1, _ATTEMPTS + 1):
+            for attempt in range(1, ATTEMPTS + 1):
                 try:
                     await self._attempt(run, names)
                     return run
                 except SourceChanged as error:
-                    if attempt == _ATTEMPTS or run.elapsed() > _NO_NEW_ATTEMPT_SECONDS * 1000 or not source.alive:
+                    if attempt == ATTEMPTS or run.elapsed() > _NO_NEW_ATTEMPT_SECONDS * 1000 or not source.alive:
                         raise
                     log.info("fork of %s, attempt %d: %s", source.id, attempt, error.message)
                     run = _Run(source, run.batch, run.options, run.started)

@@ -48,11 +48,13 @@ class Container:
         return Path(f"/proc/{self.pid}/root{path}")
 
     def read(self, path: str) -> str | None:
-        """Content of a file inside, None when it is not there."""
-        try:
-            return self.inside(path).read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            return None
+        """Content of a file inside, None when it is not there. What a workspace wrote last outlives it in its layer."""
+        for place in (self.inside(path), self.layer / "upper" / path.lstrip("/")):
+            try:
+                return place.read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+        return None
 
     def write(self, path: str, text: str) -> None:
         """Make a file inside appear at once with its whole content."""

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from engine import api, process, syscalls
+from engine import account, api, syscalls
 from engine.errors import EngineError
 from engine.network import dns, fdserver
 from portal.stream.frames import FrameTracker
@@ -137,7 +137,7 @@ def test_accounts_of_a_hostile_workspace(monkeypatch: pytest.MonkeyPatch) -> Non
     def table(_: int, path: str) -> list[list[str]]:
         return [line.split(":") for line in given[path].decode(errors="replace").splitlines()]
 
-    monkeypatch.setattr(process, "_table", table)
+    monkeypatch.setattr(account, "_table", table)
 
     workspace = SimpleNamespace(id="ws-1", pid=os.getpid(), pid_start=syscalls.start_time(os.getpid()))
 
@@ -145,9 +145,9 @@ def test_accounts_of_a_hostile_workspace(monkeypatch: pytest.MonkeyPatch) -> Non
         given["/etc/passwd"], _, given["/etc/group"] = data.partition(b"\n\n")
         for user in ("root", "user", "1000", "user:7", "9" * 5000, "user:" + "9" * 5000):
             try:
-                account = process._find_account(workspace, user)
+                found = account.find_account(workspace, user)
             except EngineError:
                 continue
-            assert 0 <= account.uid < 1 << 32 and 0 <= account.gid < 1 << 32 and all(0 <= group < 1 << 32 for group in account.groups)
+            assert 0 <= found.uid < 1 << 32 and 0 <= found.gid < 1 << 32 and all(0 <= group < 1 << 32 for group in found.groups)
 
     assert _fuzz(run, [tables["/etc/passwd"] + b"\n" + tables["/etc/group"]], (EngineError,)) > 50

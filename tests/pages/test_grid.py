@@ -145,6 +145,7 @@ async def test_ctrl_twice_opens_the_shortcuts_and_takes_nothing_from_the_desktop
     down = [key for key in await frame.evaluate("keys") if not key.startswith("-")]
     assert down == ["f", "?", "n", "Control", "Control", "x"], "the desktop missed a key, or got one of the page's"
     await twice(page)
+    await expect(bar).to_be_visible()
     await page.keyboard.press("n")
     await streams(page, "ws-2")
     await shows_still(page, "ws-1")
