@@ -85,7 +85,7 @@ struct arena_control {
     uint64_t interpreter;   /* address of interp_start's copy */
     uint64_t stages[ARENA_STAGES];
     uint64_t late_batch;
-    uint64_t mounts;        /* batch that makes the workspace's own mounts; 0 = there are no others than in every workspace */
+    uint64_t mounts;        /* batch that makes the workspace's own mounts and interfaces; 0 = there are no others than in every workspace */
     uint64_t creators;      /* struct arena_creator[creator_count] */
     uint32_t creator_count;
     uint32_t node_count;    /* without steps: how many join groups */

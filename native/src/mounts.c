@@ -167,12 +167,17 @@ static int check_system(const struct mount *mount, struct error *err)
 /* Of message queues nothing is kept but that there are none; groups are another matter (cgroup_check.c). */
 static int check_entry(const struct mount *mount, const struct dirent *entry, struct error *err)
 {
-    if (entry->d_name[0] == '.')
+    if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
         return 0;
+    if (strcmp(mount->type, "binfmt_misc") == 0) {
+        bool control = strcmp(entry->d_name, "register") == 0 || strcmp(entry->d_name, "status") == 0;
+        return control ? 0 : fail(err, "unsupported", "%.200s of a nested user namespace holds the binary format %.100s (binfmt_misc), which cannot be forked; "
+                                  "remove it (write -1 to it)", mount->point, entry->d_name);
+    }
     if (strcmp(mount->type, "mqueue") == 0)
         return fail(err, "unsupported", "the IPC namespace whose queues %.200s shows holds the POSIX message queue %.100s; remove it", mount->point,
                     entry->d_name);
-    if (entry->d_type == DT_DIR)
+    if (entry->d_name[0] != '.' && entry->d_type == DT_DIR)
         return fail(err, "unsupported", "%.200s shows the cgroup %.100s, which was made inside; remove it", mount->point, entry->d_name);
     return 0;
 }
@@ -190,6 +195,22 @@ static int check_empty(void *context, struct error *err)
         status = check_entry(mount, entry, err);
     closedir(directory);
     return status;
+}
+
+static int check_formats(void *context, struct error *err)
+{
+    const struct mount *mount = context;
+    char text[16] = "";
+    AUTO_CLOSE int copy = mount_copy(mount->point, err);
+    AUTO_CLOSE int status = copy < 0 ? -1 : openat(copy, "status", O_RDONLY | O_CLOEXEC);
+    if (copy < 0)
+        return -1;
+    if (status < 0 || read(status, text, sizeof text - 1) < 0)
+        return fail_errno(err, "cannot read %s/status of the source", mount->point);
+    if (strncmp(text, "enabled", 7) != 0)
+        return fail(err, "unsupported", "%.200s of a nested user namespace has its binary formats (binfmt_misc) switched off, which cannot be forked; write 1 to "
+                    "its file status", mount->point);
+    return check_empty(context, err);
 }
 
 struct shown_proc {
@@ -216,6 +237,9 @@ static int check_shown(const struct world *world, const struct mount_world *moun
         return mount_enter(mounts->mnt_ns, check_proc, &shown, err);
     if (strcmp(mount->type, "mqueue") == 0 || strncmp(mount->type, "cgroup", 6) == 0)
         return mount_enter(mounts->mnt_ns, check_empty, (void *)mount, err);
+    const struct namespace *owner = mounts->namespace->owner;
+    if (strcmp(mount->type, "binfmt_misc") == 0 && owner && owner->nested)      /* elsewhere it shows the host's */
+        return mount_enter(mounts->mnt_ns, check_formats, (void *)mount, err);
     return 0;
 }
 

@@ -87,13 +87,13 @@ static int read_empty_user(const struct world *world, struct namespace *namespac
 
 /* ---- visits: this thread is inside for the time of a few questions ---- */
 
-static int visit(const struct world *world, struct namespace *namespace,
+static int visit(const struct world *world, struct namespace *namespace, int there,
                  int (*ask)(const struct world *, struct namespace *, struct error *), struct error *err)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/thread-self/ns/%s", namespace_name(namespace->kind));
     AUTO_CLOSE int home = open(path, O_RDONLY | O_CLOEXEC);
-    if (home < 0 || setns(namespace->local, (int)namespace_flag(namespace->kind)) < 0)
+    if (home < 0 || setns(there, (int)namespace_flag(namespace->kind)) < 0)
         return fail_errno(err, "cannot enter a %s namespace of the workspace", namespace_name(namespace->kind));
     int status = ask(world, namespace, err);
     if (setns(home, (int)namespace_flag(namespace->kind)) < 0)
@@ -133,14 +133,24 @@ int namespace_contents_read(const struct world *world, struct namespace *namespa
     case NAMESPACE_USER:
         return namespace->member ? read_maps(world, namespace, namespace->member->pid, err) : read_empty_user(world, namespace, err);
     case NAMESPACE_NET:
-        return visit(world, namespace, network_read, err);
+        return visit(world, namespace, namespace->local, network_read, err);
     case NAMESPACE_IPC:
-        return visit(world, namespace, ask_ipc, err);
+        return visit(world, namespace, namespace->local, ask_ipc, err);
     case NAMESPACE_UTS:
-        return visit(world, namespace, ask_names, err);
+        return visit(world, namespace, namespace->local, ask_names, err);
     default:
         return 0;
     }
+}
+
+int namespace_own_network_read(const struct world *world, struct error *err)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/ns/net", world->source_pid);
+    AUTO_CLOSE int there = open(path, O_RDONLY | O_CLOEXEC);
+    if (there < 0)
+        return fail(err, "gone", "the source's first process (host pid %d) has ended", world->source_pid);
+    return visit(world, world->namespaces->list[NAMESPACE_NET], there, network_read, err);
 }
 
 /* ---- emit ---- */

@@ -2,6 +2,7 @@
 #include "files.h"
 #include "kinds/sock_diag.h"
 #include "namespace_contents.h"
+#include "network.h"
 #include "process_batch.h"
 
 #include <errno.h>
@@ -42,6 +43,7 @@ int namespace_plan_begin(struct plan *plan, int highest_pid, struct error *err)
 {
     (void)err;
     struct namespaces *all = plan->world->namespaces;
+    network_emit(&plan->mounts, all->list[NAMESPACE_NET], all);
     if (!all->nested)
         return 0;
     struct namespace *own = all->list[NAMESPACE_PID];

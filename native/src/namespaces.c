@@ -358,6 +358,8 @@ int namespaces_link(struct world *world, struct error *err)
     struct namespaces *all = world->namespaces;
     for (int i = 0; i < world->process_count; i++)
         all->nested |= world->processes[i]->pids.count > 1;
+    if (namespace_own_network_read(world, err) < 0)
+        return -1;
     if (!all->nested)
         return 0;
     if (check_depth(world, err) < 0)

@@ -1,6 +1,7 @@
 #include "network.h"
 #include "files.h"
 #include "network_links.h"
+#include "network_rules.h"
 
 #include <errno.h>
 #include <linux/fib_rules.h>
@@ -8,6 +9,7 @@
 #include <linux/neighbour.h>
 #include <linux/rtnetlink.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,13 +23,13 @@
 
 /* ---- read ---- */
 
-int network_dump(int fd, int type, int family, network_take take, void *to, struct error *err)
+int network_dump(int fd, int type, size_t head, network_take take, void *to, struct error *err)
 {
     static char buffer[1 << 16] __attribute__((aligned(8)));
     struct { struct nlmsghdr head; struct ifinfomsg any; } request = {
-        { sizeof request, (unsigned short)type, NLM_F_REQUEST | NLM_F_DUMP, 1, 0 }, { .ifi_family = (unsigned char)family },
+        { (uint32_t)NLMSG_LENGTH(head), (unsigned short)type, NLM_F_REQUEST | NLM_F_DUMP, 1, 0 }, { .ifi_family = AF_UNSPEC },
     };
-    if (send(fd, &request, sizeof request, 0) < 0)
+    if (send(fd, &request, NLMSG_LENGTH(head), 0) < 0)
         return fail_errno(err, "cannot ask for the contents of a network namespace");
     for (;;) {
         ssize_t got = recv(fd, buffer, sizeof buffer, 0);
@@ -64,13 +66,26 @@ static void keep(struct network *network, const struct nlmsghdr *message, int ty
     kept->message->nlmsg_seq = kept->message->nlmsg_pid = 0;
 }
 
+/* 127.0.0.1/8 and ::1 are there once the interface is up. */
+static bool comes_with_loopback(const struct ifaddrmsg *address, const struct nlmsghdr *message)
+{
+    const struct rtattr *bytes = network_attribute(message, sizeof *address, IFA_ADDRESS);
+    uint32_t four = htonl(INADDR_LOOPBACK);
+    if (!bytes || address->ifa_scope != RT_SCOPE_HOST)
+        return false;
+    if (address->ifa_family == AF_INET)
+        return address->ifa_prefixlen == 8 && RTA_PAYLOAD(bytes) == sizeof four && memcmp(RTA_DATA(bytes), &four, sizeof four) == 0;
+    return RTA_PAYLOAD(bytes) == sizeof in6addr_loopback && memcmp(RTA_DATA(bytes), &in6addr_loopback, sizeof in6addr_loopback) == 0;
+}
+
 /* Duplicate address detection would leave an address without use for a second: it was used in the source. */
 static int take_address(struct nlmsghdr *message, void *to, struct error *err)
 {
     (void)err;
+    const struct network *network = to;
     struct ifaddrmsg *address = NLMSG_DATA(message);
     struct rtattr *flags = (struct rtattr *)network_attribute(message, sizeof *address, IFA_FLAGS);
-    if (!(address->ifa_flags & IFA_F_PERMANENT))
+    if (!(address->ifa_flags & IFA_F_PERMANENT) || (int)address->ifa_index == network->way_out || (network->own && comes_with_loopback(address, message)))
         return 0;
     if (address->ifa_family == AF_INET6 && flags && RTA_PAYLOAD(flags) == sizeof(uint32_t))
         *(uint32_t *)RTA_DATA(flags) |= IFA_F_NODAD;
@@ -82,7 +97,11 @@ static int take_address(struct nlmsghdr *message, void *to, struct error *err)
 static int take_route(struct nlmsghdr *message, void *to, struct error *err)
 {
     (void)err;
+    const struct network *network = to;
     struct rtmsg *route = NLMSG_DATA(message);
+    const struct rtattr *interface = network_attribute(message, sizeof *route, RTA_OIF);
+    if (network->way_out && interface && *(const int *)RTA_DATA(interface) == network->way_out)
+        return 0;
     if (route->rtm_protocol == RTPROT_KERNEL || route->rtm_flags & RTM_F_CLONED || route->rtm_type == RTN_MULTICAST)
         return 0;
     route->rtm_flags &= KEPT_ROUTE_FLAGS;
@@ -105,8 +124,9 @@ static int take_rule(struct nlmsghdr *message, void *to, struct error *err)
 static int take_neighbour(struct nlmsghdr *message, void *to, struct error *err)
 {
     (void)err;
+    const struct network *network = to;
     const struct ndmsg *neighbour = NLMSG_DATA(message);
-    if (neighbour->ndm_state & NUD_PERMANENT && neighbour->ndm_family != AF_BRIDGE)
+    if (neighbour->ndm_ifindex != network->way_out && neighbour->ndm_state & NUD_PERMANENT && neighbour->ndm_family != AF_BRIDGE)
         keep(to, message, RTM_NEWNEIGH, MESSAGE_NEIGHBOUR);
     return 0;
 }
@@ -123,14 +143,17 @@ int network_read(const struct world *world, struct namespace *namespace, struct 
     if (fd < 0)
         return fail_errno(err, "cannot ask for the contents of a network namespace");
     struct network *network = namespace->network = must_alloc(sizeof *network);
-    network->who = process_label(namespace->member ? namespace->member : world->processes[0]);
-    if (network_links_read(world, fd, network, err) < 0)
+    network->own = !namespace->nested;
+    snprintf(network->who, sizeof network->who, "%s lives in a network namespace",
+             network->own ? "the workspace" : process_label(namespace->member ? namespace->member : world->processes[0]));
+    if (network_links_read(world, fd, network, err) < 0 || network_rules_check(fd, network, err) < 0)
         return -1;
-    static const struct { int type; network_take take; } lists[] = {
-        { RTM_GETADDR, take_address }, { RTM_GETROUTE, take_route }, { RTM_GETRULE, take_rule }, { RTM_GETNEIGH, take_neighbour },
+    static const struct { int type; size_t head; network_take take; } lists[] = {
+        { RTM_GETADDR, sizeof(struct ifaddrmsg), take_address }, { RTM_GETROUTE, sizeof(struct rtmsg), take_route },
+        { RTM_GETRULE, sizeof(struct fib_rule_hdr), take_rule }, { RTM_GETNEIGH, sizeof(struct ndmsg), take_neighbour },
     };
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
-        if (network_dump(fd, lists[i].type, AF_UNSPEC, lists[i].take, network, err) < 0)
+        if (network_dump(fd, lists[i].type, lists[i].head, lists[i].take, network, err) < 0)
             return -1;
     if (network->message_count)
         qsort(network->messages, (size_t)network->message_count, sizeof *network->messages, by_order);
@@ -177,9 +200,18 @@ static int last_neighbour(const struct namespace *namespace)
     return last;
 }
 
+/* In the workspace's own namespace nothing else is kept in the lists. */
+static bool has_additions(const struct network *network)
+{
+    for (int i = 0; i < network->link_count; i++)
+        if (*network->links[i].kind)
+            return true;
+    return network->message_count > 0;
+}
+
 void network_emit(struct batch *batch, const struct namespace *namespace, const struct namespaces *all)
 {
-    if (!namespace->network)
+    if (!namespace->network || (namespace->network->own && !has_additions(namespace->network)))
         return;
     struct network_socket own = emit_socket(batch);
     network_links_emit(batch, &own, namespace);

@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 
 #define MESSAGE_ROOM 2048
+#define WAY_OUT "eth0"          /* engine/network/settings.py: INTERFACE */
 #define SETTABLE_FLAGS (IFF_UP | IFF_NOARP | IFF_PROMISC | IFF_ALLMULTI | IFF_MULTICAST | IFF_DEBUG | IFF_DYNAMIC)
 #define BRIDGE_FIRST IFLA_BR_FORWARD_DELAY      /* what is set on a bridge: delays, ageing, spanning tree, priority, VLANs */
 #define BRIDGE_LAST IFLA_BR_VLAN_PROTOCOL
@@ -91,8 +92,8 @@ static int find_peer_namespace(const struct reading *reading, struct link *link,
             link->peer_namespace = all->list[i];
             return 0;
         }
-    return fail(err, "unsupported", "%s lives in a network namespace with the interface %.16s, whose other end is outside it, which cannot be forked; end the "
-                "program that made it", reading->network->who, link->name);
+    return fail(err, "unsupported", "%s with the interface %.16s, whose other end is outside it, which cannot be forked; %s", reading->network->who,
+                link->name, reading->network->own ? "remove it (ip link delete)" : "end the program that made it");
 }
 
 /* The namespace of the other end is looked up when the list has been read: the answer would come into its middle. */
@@ -119,10 +120,17 @@ static int take_link(struct nlmsghdr *message, void *to, struct error *err)
     else if (strcmp(link.kind, "veth") == 0)
         link.peer = (int)number_of(ATTRIBUTE(IFLA_LINK));
     else if (!standard && strcmp(link.kind, "dummy") != 0)
-        return fail(err, "unsupported", "%s lives in a network namespace with the interface %.16s%s%.16s, which cannot be forked; end the program that made "
-                    "it", network->who, link.name, *link.kind ? " of the kind " : "", link.kind);
+        return fail(err, "unsupported", "%s with the interface %.16s%s%.16s, which cannot be forked; %s", network->who, link.name,
+                    *link.kind ? " of the kind " : "", link.kind, reading->network->own ? "remove it (ip link delete)" : "end the program that made it");
     const struct rtattr *elsewhere = ATTRIBUTE(IFLA_LINK_NETNSID);
     link.peer_number = elsewhere ? (int)number_of(elsewhere) : -1;
+    if (network->own && link.peer >= 0 && elsewhere && strcmp(link.name, WAY_OUT) == 0) {
+        network->way_out = link.index;
+        if (!link.master)
+            return 0;
+        return fail(err, "unsupported", "%s whose interface %s has become a part of another, which cannot be forked; take it out (ip link set %s nomaster)",
+                    network->who, WAY_OUT, WAY_OUT);
+    }
     network->links = must_grow(network->links, (size_t)(network->link_count + 1) * sizeof link);
     network->links[network->link_count++] = link;
     return 0;
@@ -142,7 +150,7 @@ static int find_peers(const struct reading *reading, struct error *err)
 int network_links_read(const struct world *world, int fd, struct network *network, struct error *err)
 {
     struct reading reading = { world, network, fd };
-    return network_dump(fd, RTM_GETLINK, AF_UNSPEC, take_link, &reading, err) < 0 ? -1 : find_peers(&reading, err);
+    return network_dump(fd, RTM_GETLINK, sizeof(struct ifinfomsg), take_link, &reading, err) < 0 ? -1 : find_peers(&reading, err);
 }
 
 /* ---- emit ---- */

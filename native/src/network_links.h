@@ -32,7 +32,9 @@ struct link {
 };
 
 struct network {
-    const char *who;
+    char who[96];               /* for messages: who lives in which namespace */
+    bool own;                   /* it is the workspace's own */
+    int way_out;                /* number of the engine's interface in the workspace's own namespace; 0 = there is none */
     struct link *links;
     int link_count;
     struct network_message *messages;
@@ -46,8 +48,8 @@ struct network_socket {
 #define NETWORK_ANSWER 8192
 
 typedef int (*network_take)(struct nlmsghdr *message, void *to, struct error *err);
-/* Call `take` for each message of a list. */
-int network_dump(int fd, int type, int family, network_take take, void *to, struct error *err);
+/* Call `take` for each message of a list, which is asked for by a message with `head` zeroed bytes behind its header. */
+int network_dump(int fd, int type, size_t head, network_take take, void *to, struct error *err);
 /* Of a message with a head of that size; NULL = it has none. */
 const struct rtattr *network_attribute(const struct nlmsghdr *message, size_t head, int type);
 /* Send a message with NLM_F_ACK, and expect success. */

@@ -44,7 +44,7 @@ struct plan {
     struct batch common[STAGES], late;
     struct creator *creators;
     int creator_count;
-    struct batch mounts;        /* run first of all by pid 1: the workspace's own mounts (mount_build.c) */
+    struct batch mounts;        /* run first of all by pid 1: the workspace's own interfaces and mounts (network.c, mount_build.c) */
     struct batch *own, *session;    /* one a process */
     struct batch *namespace_setup;  /* one a namespace, where some are nested */
 };
