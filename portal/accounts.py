@@ -39,7 +39,8 @@ _UNUSABLE = _hasher.hash(secrets.token_hex(32))
 class Account:
     """One user. `one_time`: unix seconds until which its password, made by somebody else, opens the way to one of its own; else None.
 
-    `external`: it has no password, an identity provider lets it in.
+    `external`: it has no password, an identity provider lets it in. `most_workspaces`, `most_memory` (bytes): limits of its own, None: those
+    that the settings have for every user.
     """
 
     user: str
@@ -48,12 +49,15 @@ class Account:
     one_time: float | None
     changed: float
     external: bool
+    most_workspaces: int | None = None
+    most_memory: int | None = None
 
     def public(self) -> dict[str, object]:
         """What an admin is shown."""
         return {
             "user": self.user, "role": self.role, "disabled": self.disabled, "external": self.external,
             "one_time_until": self.one_time, "changed": self.changed,
+            "quota": {"workspaces": self.most_workspaces, "memory": self.most_memory},
         }  # fmt: skip
 
 
@@ -155,6 +159,12 @@ def set_disabled(connection: sqlite3.Connection, user: str, disabled: bool) -> N
     connection.execute("UPDATE accounts SET disabled = ? WHERE user = ?", (int(disabled), user))
 
 
+def set_quota(connection: sqlite3.Connection, user: str, workspaces: int | None, memory: int | None) -> None:
+    """Limits of its own (`memory` in bytes); None: what the settings have for every user."""
+    _existing(connection, user)
+    connection.execute("UPDATE accounts SET most_workspaces = ?, most_memory = ? WHERE user = ?", (workspaces, memory, user))
+
+
 def remove(connection: sqlite3.Connection, user: str) -> None:
     """The account and all that was given on it; its workspaces become the admins'. Raises Conflicting for the last admin."""
     _existing(connection, user)
@@ -196,12 +206,12 @@ def ensure_password(connection: sqlite3.Connection) -> str | None:
     return password
 
 
-_COLUMNS = "user, role, disabled, one_time, changed, subject IS NOT NULL"
+_COLUMNS = "user, role, disabled, one_time, changed, subject IS NOT NULL, most_workspaces, most_memory"
 
 
 def _account(row: tuple) -> Account:
-    user, role, disabled, one_time, changed, external = row
-    return Account(user, Role(role), bool(disabled), one_time, changed, bool(external))
+    user, role, disabled, one_time, changed, external, workspaces, memory = row
+    return Account(user, Role(role), bool(disabled), one_time, changed, bool(external), workspaces, memory)
 
 
 def _existing(connection: sqlite3.Connection, user: str) -> Account:

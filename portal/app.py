@@ -40,11 +40,12 @@ from portal.pages import Pages
 from portal.passwords import Passwords
 from portal.places import Places
 from portal.presence import Presence
+from portal.principal import Role
 from portal.private import Private
 from portal.quotas import Quotas
 from portal.routes import Router
 from portal.settings import Settings, SettingsStore
-from portal.sessions import ABSOLUTE_SECONDS, IDLE_SECONDS
+from portal.sessions import ABSOLUTE_SECONDS, IDLE_SECONDS, Session
 from portal.terminal import Terminals
 from portal.tickets import Tickets
 from portal.viewers import Viewers
@@ -66,7 +67,7 @@ class Control:
     """Everything the control process holds. `open` before serving `public` and `private`, `close` after."""
 
     def __init__(self, config: Config, options: Options = Options()) -> None:
-        places = Places(config)
+        places = self._places = Places(config)
         self._trail = audit.Trail(places.audit)
         self.database = Database(places.database)
         self.owners = Owners(self.database)
@@ -83,7 +84,7 @@ class Control:
         self.leases = Leases(self.database, self.feed, self.sessions, presence)
         self.settings = SettingsStore(self.database, options.settings)
         self.lifetimes = Lifetimes(self.database, self.feed, self.node, self.settings)
-        self.quotas = Quotas(self.feed, self.owners, self.settings)
+        self.quotas = Quotas(self.feed, self.owners, self.settings, self.access.users)
         self._housekeeping = Housekeeping(self.feed, [self.owners, self.access.shares, self.leases, self.lifetimes])
         self._live = Live(self.feed, self.sessions, self.identity, self.owners, self.leases, presence)
         self._router = Router(self.identity, self.owners, self.leases, self.lifetimes)
@@ -92,7 +93,7 @@ class Control:
         self.private = Private(self.access, self.tickets, self.viewers).application()
         provider = oidc.settings(config)
         self._provider = oidc.Provider(provider) if provider is not None else None
-        self.public = self._public(Pages(by_provider=provider is not None))
+        self.public = self._public(Pages(self._is_admin, by_provider=provider is not None))
 
     def _public(self, pages: Pages) -> web.Application:
         guards = [self._metrics.count, pages.html_errors, security.errors, security.canonical_host, security.same_origin]
@@ -104,12 +105,13 @@ class Control:
         shares = Shares(self.access, self.node, self.tickets, self.viewers)
         files = Files(self._inside, self.identity, self._router)
         workspaces = Workspaces(self.node, self.feed, self.owners, self.tickets, self.quotas)
-        administration = Administration(self.settings, self.quotas, self.feed, self.owners)
+        places = self._places
+        administration = Administration(self.settings, self.quotas, self.feed, self.owners, self.viewers, places.run, places.audit)
         control = api_control.Control(self.leases, self.lifetimes)
         operations = Operations(self.database, self.feed, self._metrics)
         inside = [Ports(self._inside), files, Screens(self.node)]
         parts = [logins, workspaces, control, Images(self.builds), administration, operations, *inside]
-        parts += [Account(self.access, passwords, self.tickets), Users(self.access, passwords), Tokens(self.access), shares]
+        parts += [Account(self.access, passwords, self.tickets), Users(self.access, passwords, self.quotas), Tokens(self.access), shares]
         routes = [route for part in parts for route in part.routes()]
         operations.describe(routes)
         for part in (logins, by_provider, shares, operations):
@@ -119,6 +121,10 @@ class Control:
         app.on_response_prepare.append(security.add_headers)
         app.on_shutdown.append(self._close_pages)
         return app
+
+    def _is_admin(self, session: Session) -> bool:
+        account = self.access.users.enabled(session.user)
+        return account is not None and account.role is Role.ADMIN
 
     async def _close_pages(self, _: web.Application) -> None:
         await asyncio.gather(self._live.close(), self._terminals.close())

@@ -15,11 +15,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from portal.audit_log import EVERYTHING, Entry, Wanted, newest
+
 _log = logging.getLogger("portal.audit")
 _LONGEST = 300
-_BLOCK = 64 * 1024
-# A reader looks no further back than this for entries that are asked for.
-_MOST_READ = 64 << 20
 
 
 def record(event: str, **details: Any) -> None:
@@ -79,39 +78,8 @@ class Trail:
 _trail: Trail | None = None
 
 
-async def read(limit: int, before: int | None = None) -> list[dict[str, Any]]:
-    """The newest entries first, each with `position`, its offset in bytes; `before`: only those at smaller offsets."""
+async def read(limit: int, before: int | None = None, wanted: Wanted = EVERYTHING) -> list[Entry]:
+    """Entries as `audit_log.newest` has them; none before the file is open. Raises OSError."""
     if _trail is None:
         return []
-    return await asyncio.to_thread(_read, _trail.path, limit, before)
-
-
-def _read(path: Path, limit: int, before: int | None) -> list[dict[str, Any]]:
-    with path.open("rb") as file:
-        end = file.seek(0, os.SEEK_END)
-        if before is not None:
-            end = min(end, before)
-        lowest = max(0, end - _MOST_READ)
-        text, start = b"", end
-        while start > lowest and text.count(b"\n") <= limit:
-            size = min(_BLOCK, start - lowest)
-            start -= size
-            file.seek(start)
-            text = file.read(size) + text
-    entries: list[dict[str, Any]] = []
-    position = start
-    for number, line in enumerate(text.splitlines(keepends=True)):
-        entry = _entry(line) if line.endswith(b"\n") and (number or start == 0) else None
-        if entry is not None:
-            entries.append({**entry, "position": position})
-        position += len(line)
-    return entries[: -limit - 1 : -1]
-
-
-def _entry(line: bytes) -> dict[str, Any] | None:
-    """None for a line that a full disk cut off."""
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        return None
-    return entry if isinstance(entry, dict) else None
+    return await asyncio.to_thread(newest, _trail.path, limit, before, wanted)

@@ -47,6 +47,10 @@ CREATE TABLE shares (
 CREATE TABLE share_desks (
     hash TEXT PRIMARY KEY, share TEXT NOT NULL REFERENCES shares(id) ON DELETE CASCADE, created REAL NOT NULL);
 """,
+    """
+ALTER TABLE accounts ADD COLUMN most_workspaces INTEGER;
+ALTER TABLE accounts ADD COLUMN most_memory INTEGER;
+""",
 )
 
 

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
+from portal import workers
 from portal.feed import Feed
 from portal.sessions import Sessions
 
 log = logging.getLogger(__name__)
 
-_STREAM_SECONDS = 2.0
-_MOST_WORKERS = 64
 _BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 # A worker's health figures (docs/reference/streams.md) that are worth a series, summed over the workers.
 _STREAM = {
@@ -94,10 +90,10 @@ class Metrics:
             self._workspaces.labels(state).set(count)
         self._logins.set(len(self._sessions.live()))
         self._engine.set(self._feed.engine == "up")
-        workers = await self._ask_streams()
-        self._workers.set(len(workers))
+        answering = await workers.ask(self._run)
+        self._workers.set(len(answering))
         for name, gauge in self._stream.items():
-            gauge.set(sum(_number(worker.get(name)) for worker in workers))
+            gauge.set(sum(workers.number(worker.get(name)) for worker in answering))
         return generate_latest(self._registry)
 
     content_type = CONTENT_TYPE_PLAIN_0_0_4
@@ -116,28 +112,3 @@ class Metrics:
             value = result["ms"].get(milestone)
             if isinstance(value, int | float):
                 self._milestones.labels(milestone).observe(value / 1000)
-
-    async def _ask_streams(self) -> list[dict[str, Any]]:
-        sockets = [self._run / "stream.sock", *(self._run / f"stream-{number}.sock" for number in range(1, _MOST_WORKERS))]
-        there = await asyncio.to_thread(_existing, sockets)
-        answers = await asyncio.gather(*(_health(path) for path in there))
-        return [answer for answer in answers if answer is not None]
-
-
-def _existing(paths: Iterable[Path]) -> list[Path]:
-    return [path for path in paths if path.exists()]
-
-
-async def _health(path: Path) -> dict[str, Any] | None:
-    """A worker's figures; None when it is starting or gone."""
-    with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError, json.JSONDecodeError):
-        connector = aiohttp.UnixConnector(str(path))
-        timeout = aiohttp.ClientTimeout(total=_STREAM_SECONDS)
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as client, client.get("http://stream/healthz") as answer:
-            value = await answer.json()
-            return value if isinstance(value, dict) else None
-    return None
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0

@@ -5,24 +5,31 @@ from __future__ import annotations
 import hashlib
 import mimetypes
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import jinja2
 from aiohttp import hdrs, web
 
+from portal.errors import Forbidden
 from portal.security import MESSAGE, Handler, session_by_cookie
+from portal.sessions import Session
 
 REPO = Path(__file__).resolve().parent.parent
 _ID = re.compile(r"ws-[0-9]{1,18}")
 _TYPES = {".css", ".js", ".svg", ".png", ".woff2"}
-_TITLES = {400: "That address is not usable", 404: "There is nothing here", 500: "The portal made a mistake"}
+_ADMIN_PARTS = ("workspaces", "users", "settings", "audit")
+_TITLES = {400: "That address is not usable", 403: "Not for you", 404: "There is nothing here", 500: "The portal made a mistake"}
 
 
 class Pages:
     """Templates and static files are read once, at start: what is served never depends on a path from a request."""
 
-    def __init__(self, templates: Path = REPO / "templates", static: Path = REPO / "static", by_provider: bool = False) -> None:
-        """`by_provider`: the login page offers a login by the identity provider."""
+    def __init__(
+        self, is_admin: Callable[[Session], bool], templates: Path = REPO / "templates", static: Path = REPO / "static", by_provider: bool = False
+    ) -> None:
+        """`is_admin`: who is shown the admins' pages; `by_provider`: the login page offers a login by the identity provider."""
+        self._is_admin = is_admin
         self._by_provider = by_provider
         self._files = _load(static)
         # Changes with any static file, so that a browser never mixes scripts of two versions.
@@ -40,6 +47,8 @@ class Pages:
             web.get("/login", self._login),
             web.get("/share", self._share),
             web.get("/account", self._account),
+            web.get("/admin", self._admin),
+            web.get("/admin/{part}", self._admin),
             web.get("/favicon.ico", self._icon),
             web.get("/static/{version}/{path:.+}", self._static),
         ]
@@ -73,6 +82,15 @@ class Pages:
 
     async def _account(self, request: web.Request) -> web.Response:
         return self._shell(request, "account.html", workspace="")
+
+    async def _admin(self, request: web.Request) -> web.Response:
+        part = request.match_info.get("part", "workspaces")
+        if part not in _ADMIN_PARTS:
+            raise web.HTTPNotFound
+        session = session_by_cookie(request)
+        if session is not None and not self._is_admin(session):
+            raise Forbidden("these pages are for admins")
+        return self._shell(request, "admin.html", workspace="", part=part)
 
     async def _icon(self, _: web.Request) -> web.Response:
         content, kind = self._files["icon.svg"]

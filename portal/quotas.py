@@ -8,6 +8,7 @@ from portal.errors import OverQuota
 from portal.feed import Feed
 from portal.owners import Owners
 from portal.settings import SettingsStore
+from portal.users import Users
 
 _MIB = 1 << 20
 
@@ -15,10 +16,11 @@ _MIB = 1 << 20
 class Quotas:
     """Compares what there is with the settings. Memory is counted by the workspaces' limits: what they may come to use."""
 
-    def __init__(self, feed: Feed, owners: Owners, settings: SettingsStore) -> None:
+    def __init__(self, feed: Feed, owners: Owners, settings: SettingsStore, users: Users) -> None:
         self._feed = feed
         self._owners = owners
         self._settings = settings
+        self._users = users
         # Requests under way: their workspaces do not exist yet.
         self._promised: list[tuple[str | None, int, int]] = []
 
@@ -36,7 +38,12 @@ class Quotas:
         now = self._settings.now
         if user is None:
             return {"workspaces": now.all_workspaces, "memory": now.all_memory}
-        return {"workspaces": None, "memory": None} if unlimited else {"workspaces": now.user_workspaces, "memory": now.user_memory}
+        if unlimited:
+            return {"workspaces": None, "memory": None}
+        account = self._users.find(user)
+        own = {"workspaces": account.most_workspaces, "memory": account.most_memory} if account is not None else {}
+        everyones = {"workspaces": now.user_workspaces, "memory": now.user_memory}
+        return {name: everyones[name] if own.get(name) is None else own[name] for name in everyones}
 
     def reserve(self, owner: str | None, count: int, memory: int | None, unlimited: bool) -> Reservation:
         """Room for `count` more workspaces of `memory` bytes each, kept while inside the reservation. Raises OverQuota (429)."""

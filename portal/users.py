@@ -25,8 +25,12 @@ class Users:
 
     def enabled(self, user: str) -> Account | None:
         """The account of a user that may come in."""
-        account = self._accounts.get(user)
+        account = self.find(user)
         return account if account is not None and not account.disabled else None
+
+    def find(self, user: str) -> Account | None:
+        """The account of a user, of a disabled one too."""
+        return self._accounts.get(user)
 
     def every(self) -> list[Account]:
         """All accounts by name."""

@@ -9,11 +9,14 @@ from aiohttp import web
 
 from portal import accounts, audit
 from portal.access import Access
+from portal.accounts import Account
 from portal.bodies import Body
 from portal.errors import Malformed, NotThere
 from portal.passwords import Passwords
 from portal.principal import Role, Scope
+from portal.quotas import Quotas
 from portal.routes import Call, Route
+from portal.settings import Bytes, Count
 
 
 class NewUser(Body):
@@ -23,33 +26,46 @@ class NewUser(Body):
     role: str = Role.USER
 
 
+class Quota(Body):
+    """Limits of one user, both of them; null: what the settings have for every user. `memory` is in bytes."""
+
+    workspaces: Count | None
+    memory: Bytes | None
+
+
 class Changes(Body):
     """What is to change; the rest stays."""
 
     role: str | None = None
     disabled: bool | None = None
+    quota: Quota | None = None
 
 
 class Users:
     """`/users`."""
 
-    def __init__(self, access: Access, passwords: Passwords) -> None:
+    def __init__(self, access: Access, passwords: Passwords, quotas: Quotas) -> None:
         self._access = access
+        self._quotas = quotas
         self._passwords = passwords
 
     def routes(self) -> list[Route]:
         one = "/users/{user}"
         once = "its one-time password, shown this once"
         return [
-            Route("GET", "/users", Scope.ADMIN, self._list, "All users", answers={200: "a list of users"}),
+            Route("GET", "/users", Scope.ADMIN, self._list, "All users, with limits and use", answers={200: "a list of users"}),
             Route("POST", "/users", Scope.ADMIN, self._add, "Add a user", NewUser, {201: once}),
-            Route("PATCH", one, Scope.ADMIN, self._change, "Change a user's role, disable or enable it", Changes, {200: "the user"}),
+            Route("PATCH", one, Scope.ADMIN, self._change, "Change a user's role or quota, disable or enable it", Changes, {200: "the user"}),
             Route("POST", one + "/password", Scope.ADMIN, self._reset, "Give a user a new one-time password", answers={200: once}),
             Route("DELETE", one, Scope.ADMIN, self._remove, "Remove a user", answers={204: "gone; its workspaces are the admins'"}),
         ]
 
     async def _list(self, _: Call) -> web.Response:
-        return web.json_response([account.public() for account in self._access.users.every()])
+        return web.json_response([self._shown(account) for account in self._access.users.every()])
+
+    def _shown(self, account: Account) -> dict[str, object]:
+        limits = self._quotas.limits(account.user, unlimited=account.role is Role.ADMIN)
+        return {**account.public(), "limits": limits, "use": self._quotas.use(account.user)}
 
     async def _add(self, call: Call) -> web.Response:
         wanted: NewUser = call.body
@@ -69,13 +85,16 @@ class Users:
                 accounts.set_role(db, user, role)
             if wanted.disabled is not None:
                 accounts.set_disabled(db, user, wanted.disabled)
+            if wanted.quota is not None:
+                accounts.set_quota(db, user, wanted.quota.workspaces, wanted.quota.memory)
 
         await self._access.change(work)
-        audit.record("user-change", user=call.principal.user, name=user, role=role, disabled=wanted.disabled)
-        found = [account for account in self._access.users.every() if account.user == user]
-        if not found:
+        quota = wanted.quota.model_dump() if wanted.quota is not None else None
+        audit.record("user-change", user=call.principal.user, name=user, role=role, disabled=wanted.disabled, quota=quota)
+        account = self._access.users.find(user)
+        if account is None:
             raise NotThere(f"no user {user[:64]}")
-        return web.json_response(found[0].public())
+        return web.json_response(self._shown(account))
 
     async def _reset(self, call: Call) -> web.Response:
         user = call.request.match_info["user"]

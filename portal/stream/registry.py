@@ -35,6 +35,8 @@ class Registry:
         # Connection (any hashable; the HTTP protocol object) to the session that used it and how to close it.
         self._connections: dict[object, tuple[str, str, Callable[[], None]]] = {}
         self._sweeper: asyncio.Task[None] | None = None
+        # Bytes of relays that have ended, by workspace.
+        self._carried: Counter[str] = Counter()
 
     def start(self) -> None:
         """Begin to close relays whose right has expired."""
@@ -53,6 +55,8 @@ class Registry:
 
     def _discard(self, entry: OpenRelay) -> None:
         self._relays.discard(entry)
+        if entry.workspace:
+            self._carried[entry.workspace] += entry.relay.carried
         self._on_change(self.opened())
 
     def opened(self) -> list[tuple[str, str, int]]:
@@ -86,6 +90,19 @@ class Registry:
     def workspaces(self) -> set[str]:
         """The workspaces that an open relay leads to."""
         return {entry.workspace for entry in self._relays if entry.workspace}
+
+    def traffic(self) -> dict[str, int]:
+        """Bytes that relays have carried for each workspace, both ways, since this process began."""
+        carried = Counter(self._carried)
+        for entry in self._relays:
+            if entry.workspace:
+                carried[entry.workspace] += entry.relay.carried
+        return dict(carried)
+
+    def forget_traffic(self, present: Iterable[str]) -> None:
+        """Forget what was carried for workspaces that are not in `present`; ids are never used again."""
+        for workspace in self._carried.keys() - set(present):
+            del self._carried[workspace]
 
     async def drain(self, code: int, reason: str, seconds: float) -> None:
         """Close every relay; those still there after `seconds` are dropped."""

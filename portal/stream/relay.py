@@ -161,6 +161,11 @@ class Relay:
                 side.transport.resume_reading()
 
     @property
+    def carried(self) -> int:
+        """Bytes that came from both sides."""
+        return self.client.received + self.upstream.received
+
+    @property
     def buffered(self) -> int:
         """Bytes waiting in user space, both directions."""
         return sum(

@@ -173,6 +173,7 @@ class StreamServer:
             "http_connections": len(self._http.connections),
             **self.registry.counts(),
             **self.ports.counts(),
+            "traffic": self.registry.traffic(),
         }
 
     async def _open_health(self) -> None:
@@ -191,6 +192,7 @@ class StreamServer:
         # Relays of a workspace that was lost while the engine was away are found here, whichever way it went.
         for workspace in self.registry.workspaces() - present.keys():
             self._workspace_gone(workspace)
+        self.registry.forget_traffic(present)
         self.ports.want(present)
 
     def _workspace_gone(self, workspace: str) -> None:

@@ -1,10 +1,9 @@
-// The account page: password, sessions, API tokens; for admins the users.
+// The account page: password, sessions, API tokens.
 
 import { me } from "./account_api.js";
 import { passwordPart } from "./account_password.js";
 import { sessionsPart } from "./account_sessions.js";
 import { tokensPart } from "./account_tokens.js";
-import { usersPart } from "./account_users.js";
 import { startPage } from "./shell.js";
 import { account } from "./strings.js";
 import { toast } from "./toast.js";
@@ -24,9 +23,6 @@ async function fill() {
   passwordPart(document.getElementById("password"), known);
   await sessionsPart(document.getElementById("sessions"), attempt);
   await tokensPart(document.getElementById("tokens"), known, attempt);
-  if (known.role !== "admin") return;
-  document.getElementById("users").hidden = false;
-  await usersPart(document.getElementById("users"), known, attempt);
 }
 
 startPage(() => {});

@@ -18,14 +18,18 @@ export class ApiError extends Error {
 export const sessionKey = () => localStorage.getItem(KEY);
 
 let me = null;
+let role = null;
 
 /** Who is logged in here: what the portal says, before it has said it what this browser remembers. */
 export const whoAmI = () => me ?? localStorage.getItem(USER) ?? "";
 
+/** Whether that is an admin, as far as is known; the portal decides by itself what one may. */
+export const amAdmin = () => role === "admin";
+
 /** Ask the portal who is logged in here. One that does not tell leaves it at what this browser remembers. */
 export async function learnWhoAmI() {
   try {
-    me = (await request("GET", "/api/v1/me")).user ?? null;
+    ({ user: me = null, role = null } = await request("GET", "/api/v1/me"));
   } catch (failure) {
     if (!(failure instanceof ApiError)) throw failure;
   }
@@ -76,6 +80,16 @@ export async function request(method, path, body) {
   if (!response.ok) throw await failureOf(response);
   if (response.status === 204) return null;
   return response.headers.get("Content-Type")?.startsWith("application/json") ? response.json() : response.text();
+}
+
+/** Have the browser save the answer to a GET under a name. */
+export async function saveAs(path, name) {
+  const response = await send("GET", path, {});
+  if (!response.ok) throw await failureOf(response);
+  const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(await response.blob()), download: name });
+  link.click();
+  // The browser has begun by then; the object lives as long as it is read.
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
 
 const one = (id) => `/api/v1/workspaces/${encodeURIComponent(id)}`;

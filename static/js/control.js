@@ -4,15 +4,12 @@ import { handBack, keepAlive, setLifetime, takeControl, whoAmI } from "./api.js"
 import { Dialog, field, submitButton } from "./dialog.js";
 import { button, h, icon, setText } from "./dom.js";
 import { span } from "./format.js";
+import { idleSelect, lifetimeSelect, secondsOf } from "./lifetimes.js";
 import { snippet } from "./snippets.js";
 import { store } from "./store.js";
 import { common, control as words } from "./strings.js";
 import { toast } from "./toast.js";
 
-const HOUR = 3600;
-const DAY = 24 * HOUR;
-const IDLE = [null, HOUR / 4, HOUR, 8 * HOUR, DAY, 7 * DAY];
-const LIFETIME = [null, HOUR, 8 * HOUR, DAY, 7 * DAY, 30 * DAY];
 // The end is near: it is said in words, and read out.
 const SOON_SECONDS = 600;
 
@@ -115,18 +112,12 @@ export class Control {
   }
 }
 
-function choices(values, chosen) {
-  const known = values.includes(chosen) ? values : [...values, chosen];
-  return known.map((value) => h("option", { value: String(value), textContent: value === null ? words.never : span(value), selected: value === chosen }));
-}
-
 function openLifetime(workspace) {
   const life = store.lives.get(workspace.id) ?? {};
   const dialog = new Dialog(words.lifetimeTitle(workspace.name), { subtitle: words.lifetimeText, className: "narrow" });
-  const idle = h("select", { name: "idle" }, ...choices(IDLE, life.idle_seconds ?? null));
-  const lifetime = h("select", { name: "lifetime" }, ...choices(LIFETIME, life.lifetime_seconds ?? null));
-  const valueOf = (select) => (select.value === "null" ? null : Number(select.value));
-  const wanted = () => ({ idle_seconds: valueOf(idle), lifetime_seconds: valueOf(lifetime) });
+  const idle = idleSelect(life.idle_seconds ?? null);
+  const lifetime = lifetimeSelect(life.lifetime_seconds ?? null);
+  const wanted = () => ({ idle_seconds: secondsOf(idle), lifetime_seconds: secondsOf(lifetime) });
   const same = snippet(() => ({ method: "PUT", path: `/api/v1/workspaces/${workspace.id}/lifetime`, body: wanted() }));
   const now = h("p", { className: "life-now" });
   const tick = () => {

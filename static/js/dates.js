@@ -4,3 +4,8 @@ const SHORT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyl
 
 /** From unix seconds. */
 export const dateTime = (seconds) => SHORT.format(new Date(seconds * 1000));
+
+const EXACT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+
+/** From unix seconds, to the second. */
+export const dateTimeExact = (seconds) => EXACT.format(new Date(seconds * 1000));

@@ -1,6 +1,6 @@
 // What every page has around its content: connection state, banner, launch and log-out buttons.
 
-import { logout, toLogin } from "./api.js";
+import { amAdmin, logout, toLogin } from "./api.js";
 import { h, icon, prose, setText } from "./dom.js";
 import { openLaunch } from "./launch.js";
 import { store } from "./store.js";
@@ -44,6 +44,7 @@ export function startPage(render) {
   const all = () => {
     renderConnection();
     renderBanner();
+    document.getElementById("admin").hidden = !amAdmin();
     if (store.loaded) render();
   };
   store.addEventListener("change", all);

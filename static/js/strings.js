@@ -1,4 +1,4 @@
-// Every English word that people see, by the noun it belongs to. A text with a figure or a name in it is a function.
+// Every English word that people see, by the noun it belongs to; those of the admins' pages are in strings_admin.js. A text with a figure or a name in it is a function.
 
 const many = (count, noun) => {
   const plural = noun.endsWith("y") ? `${noun.slice(0, -1)}ies` : noun.endsWith("ch") ? `${noun}es` : `${noun}s`;
@@ -431,32 +431,6 @@ export const tokens = {
   noScope: "Choose at least one scope.",
   never: "Never",
   notUsed: "Never",
-};
-
-export const users = {
-  title: "Users",
-  note: "A user sees its own workspaces, an admin all of them.",
-  columns: ["Name", "Role", "State", ""],
-  add: "Add user",
-  name: "Name",
-  nameHint: "a–z, 0–9 and . _ @ + -",
-  role: "Role",
-  roles: [["user", "User"], ["admin", "Admin"]],
-  once: (user) => `The one-time password of ${user}. It is shown once, and good for choosing another one within 7 days.`,
-  you: "You",
-  enabled: "Enabled",
-  disabled: "Disabled",
-  oneTime: "Has to choose a password",
-  external: "By identity provider",
-  makeAdmin: "Make admin",
-  makeUser: "Make user",
-  disable: "Disable",
-  enable: "Enable",
-  reset: "New password",
-  remove: "Remove",
-  removeTitle: (user) => `Remove ${user}?`,
-  removeNote: "Its sessions, tokens and share links end at once. Its workspaces stay, and belong to the admins.",
-  actionsFor: (action, user) => `${action}: ${user}`,
 };
 
 export const share = {

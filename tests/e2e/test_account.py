@@ -50,7 +50,8 @@ async def visitor(browser: Browser, front: Front) -> AsyncIterator[Visitor]:
 
 async def test_an_admin_adds_a_user_who_chooses_a_password(visitor: Visitor, browser: Browser, portal: Portal, front: Front) -> None:
     page = await visitor.login(portal.password)
-    await page.get_by_role("link", name="Account").click()
+    await page.get_by_role("link", name="Admin").click()
+    await page.get_by_role("link", name="Users").click()
     await page.get_by_role("button", name="Add user").click()
     dialog = page.get_by_role("dialog")
     await dialog.get_by_label("Name").fill("anna")
@@ -70,7 +71,8 @@ async def test_an_admin_adds_a_user_who_chooses_a_password(visitor: Visitor, bro
     await theirs.get_by_role("button", name="Log in").click()
     await theirs.get_by_role("link", name="Account").click()
     await expect(theirs.get_by_role("heading", name="Logged in as anna (user)")).to_be_visible()
-    await expect(theirs.locator("#users")).to_be_hidden()
+    await expect(theirs.locator("#connection")).to_have_attribute("data-state", "live")
+    await expect(theirs.get_by_role("link", name="Admin")).to_be_hidden()
     await page.get_by_role("button", name="Disable: anna").click()
     await expect(theirs).to_have_url(f"https://tclone.localhost:{front.port}/login")
     await context.close()

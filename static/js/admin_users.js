@@ -1,16 +1,24 @@
-// All users, for admins.
+// All users, with their quotas.
 
 import { addUser, changeUser, removeUser, resetPassword, users as list } from "./account_api.js";
+import { limitInput, limitOf } from "./admin_settings.js";
 import { actions, fillPart, formDialog, showOnce, table } from "./account_parts.js";
 import { Dialog, field, segmented } from "./dialog.js";
 import { button, h } from "./dom.js";
-import { users as words } from "./strings.js";
+import { size } from "./format.js";
+import { snippet } from "./snippets.js";
+import { users as words } from "./strings_admin.js";
 
 function stateOf(user) {
   if (user.disabled) return words.disabled;
   if (user.one_time_until !== null) return words.oneTime;
   return user.external ? words.external : words.enabled;
 }
+
+const GIB = 1024 ** 3;
+
+/** "2 of 5", or what is used when there is no limit */
+const useOf = (user, name, shown) => (user.limits[name] === null ? shown(user.use[name]) : words.of(shown(user.use[name]), shown(user.limits[name])));
 
 export async function usersPart(section, known, attempt) {
   const found = await list();
@@ -25,19 +33,43 @@ export async function usersPart(section, known, attempt) {
     const role = user.role === "admin" ? act(words.makeUser, change({ role: "user" })) : act(words.makeAdmin, change({ role: "admin" }));
     const able = user.disabled ? act(words.enable, change({ disabled: false })) : act(words.disable, change({ disabled: true }));
     const buttons = [role, able];
+    if (user.role !== "admin") buttons.unshift(act(words.quota, async () => openQuota(user, redo)));
     if (!user.external) buttons.push(act(words.reset, async () => tellPassword(await resetPassword(user.user), redo)));
     buttons.push(act(words.remove, () => askRemove(user.user, redo), "danger"));
     const name = user.user === known.user ? `${user.user} (${words.you})` : user.user;
-    return [name, Object.fromEntries(words.roles)[user.role], stateOf(user), user.user === known.user ? "" : actions(...buttons)];
+    const used = [useOf(user, "workspaces", String), useOf(user, "memory", size)];
+    return [name, Object.fromEntries(words.roles)[user.role], stateOf(user), ...used, user.user === known.user ? "" : actions(...buttons)];
   });
   const add = button(words.add, { kind: "primary", on: () => openAdd(() => attempt(redo)) });
-  fillPart(section, words, table(words.title, words.columns, rows), add);
+  fillPart(section, words, h("div", { className: "scrolls" }, table(words.title, words.columns, rows)), add);
 }
 
 async function tellPassword(made, redo) {
   const dialog = new Dialog(made.user, { className: "narrow" }).show();
   showOnce(dialog, words.once(made.user), made.password);
   await redo();
+}
+
+function openQuota(user, redo) {
+  const workspaces = limitInput(user.quota.workspaces);
+  const memory = limitInput(user.quota.memory, GIB);
+  const wanted = () => ({ quota: { workspaces: limitOf(workspaces, words.mostWorkspaces), memory: limitOf(memory, words.mostMemory, GIB) } });
+  const described = () => {
+    try {
+      return wanted();
+    } catch {
+      return { quota: user.quota };
+    }
+  };
+  const same = snippet(() => ({ method: "PATCH", path: `/api/v1/users/${encodeURIComponent(user.user)}`, body: described() }));
+  const fields = [h("p", { textContent: words.quotaNote }), field(words.mostWorkspaces, workspaces), field(words.mostMemory, memory, words.mostMemoryHint), same.element];
+  const dialog = formDialog(words.quotaTitle(user.user), fields, words.save, async () => {
+    await changeUser(user.user, wanted());
+    dialog.close();
+    await redo();
+  });
+  dialog.form.addEventListener("input", same.refresh);
+  workspaces.focus();
 }
 
 function openAdd(redo) {

@@ -1,0 +1,70 @@
+// Settings for all users.
+
+import { fillPart } from "./account_parts.js";
+import { setSettings, settings as now } from "./admin_api.js";
+import { field, submitButton } from "./dialog.js";
+import { h } from "./dom.js";
+import { idleSelect, lifetimeSelect, secondsOf } from "./lifetimes.js";
+import { snippet } from "./snippets.js";
+import { settings as words } from "./strings_admin.js";
+import { toast } from "./toast.js";
+
+const GIB = 1024 ** 3;
+
+/** A field for a limit: empty is none. */
+export const limitInput = (value, unit = 1) => h("input", { type: "text", inputMode: "decimal", autocomplete: "off", value: value === null ? "" : String(value / unit) });
+
+/** What such a field says, in whole units; null when it is empty. Throws with what is wrong. */
+export function limitOf(input, label, unit = 1) {
+  const text = input.value.trim();
+  if (!text) return null;
+  const value = Number(text);
+  if (!Number.isFinite(value) || value < 0 || (unit === 1 && !Number.isInteger(value))) throw new Error(words.notNumber(label));
+  return Math.round(value * unit);
+}
+
+export async function settingsPart(section) {
+  const set = await now();
+  const idle = idleSelect(set.idle_seconds);
+  const whole = lifetimeSelect(set.lifetime_seconds);
+  const limits = [["user_workspaces", words.userWorkspaces, 1], ["user_memory", words.userMemory, GIB], ["all_workspaces", words.allWorkspaces, 1], ["all_memory", words.allMemory, GIB]].map(
+    ([name, label, unit]) => ({ name, label, unit, input: limitInput(set[name], unit) }),
+  );
+  const wanted = () => ({ idle_seconds: secondsOf(idle), lifetime_seconds: secondsOf(whole), ...Object.fromEntries(limits.map(({ name, label, unit, input }) => [name, limitOf(input, label, unit)])) });
+  const described = () => {
+    try {
+      return wanted();
+    } catch {
+      return set;
+    }
+  };
+  const same = snippet(() => ({ method: "PUT", path: "/api/v1/settings", body: described() }));
+  const error = h("p", { className: "error", attributes: { role: "alert" }, hidden: true });
+  const pair = (...fields) => h("div", { className: "pair" }, ...fields);
+  const limitField = ({ label, unit, input }) => field(label, input, unit === GIB ? words.memoryHint : "");
+  const form = h(
+    "form",
+    { noValidate: true, className: "stack wide" },
+    h("h3", { textContent: words.lifetimes }),
+    pair(field(words.idle, idle, words.idleHint), field(words.whole, whole)),
+    h("h3", { textContent: words.quotas }),
+    pair(limitField(limits[0]), limitField(limits[1])),
+    pair(limitField(limits[2]), limitField(limits[3])),
+    error,
+    submitButton(words.save),
+    same.element,
+  );
+  form.addEventListener("input", same.refresh);
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    error.hidden = true;
+    try {
+      await setSettings(wanted());
+      toast(words.saved);
+    } catch (failure) {
+      error.textContent = failure.message;
+      error.hidden = false;
+    }
+  });
+  fillPart(section, words, form);
+}

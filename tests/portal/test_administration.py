@@ -1,0 +1,159 @@
+"""What only admins see and do: everybody's workspaces, quotas of single users, the audit log by what is looked for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from portal import audit_log
+from portal.audit_log import Wanted
+from tests.portal.conftest import PATIENCE, Client, Portal
+from tests.portal.fake_engine import FakeEngine
+
+_PAGES = ("/admin", "/admin/workspaces", "/admin/users", "/admin/settings", "/admin/audit")
+_API = (("GET", "/overview"), ("GET", "/audit"), ("GET", "/audit/export"), ("GET", "/settings"), ("PUT", "/settings"), ("GET", "/users"))
+
+
+async def test_the_admins_pages_and_their_data_are_for_admins_only(portal: Portal) -> None:
+    admin = await portal.login()
+    anna = await portal.user(admin, "anna")
+    asks_for_html: dict[str, str | None] = {"Accept": "text/html"}
+    for path in _PAGES:
+        assert (await admin.request("GET", path, headers=asks_for_html)).status == 200, path
+        refused = await anna.request("GET", path, headers=asks_for_html)
+        assert refused.status == 403 and "for admins" in await refused.text(), path
+        stranger = await portal.client().request("GET", path, headers=asks_for_html)
+        assert (stranger.status, stranger.headers["Location"]) == (303, "/login"), path
+    assert (await admin.request("GET", "/admin/secrets")).status == 404
+    token = (await (await admin.request("POST", "/api/v1/tokens", {"name": "ci", "scopes": ["fork", "control"]})).json())["token"]
+    for method, path in _API:
+        body = {} if method == "PUT" else None
+        for client in (anna, portal.program(token)):
+            assert (await client.request(method, f"/api/v1{path}", body)).status == 403, path
+        assert (await portal.client().request(method, f"/api/v1{path}", body)).status == 401, path
+    assert (await anna.request("PATCH", "/api/v1/users/anna", {"quota": {"workspaces": None, "memory": None}})).status == 403
+
+
+async def test_an_admin_that_is_none_any_more_has_no_admins_pages(portal: Portal) -> None:
+    admin = await portal.login()
+    bea = await portal.user(admin, "bea", "admin")
+    assert (await bea.request("GET", "/admin")).status == 200
+    await admin.request("PATCH", "/api/v1/users/bea", {"role": "user"})
+    assert (await bea.request("GET", "/admin")).status == 403
+
+
+@pytest.fixture
+async def workers(portal: Portal) -> AsyncIterator[None]:
+    """Two stream workers, as far as their health sockets; one of them says what makes no sense, too."""
+    runners = []
+    for name, traffic in (("stream", {"ws-1": 1000, "ws-2": 5}), ("stream-1", {"ws-1": 24, "ws-2": "many"})):
+
+        async def answer(_: web.Request, traffic: object = traffic) -> web.Response:
+            return web.json_response({"traffic": traffic})
+
+        app = web.Application()
+        app.router.add_get("/healthz", answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.UnixSite(runner, str(portal.places.run / f"{name}.sock")).start()
+        runners.append(runner)
+    yield
+    for runner in runners:
+        await runner.cleanup()
+
+
+@pytest.mark.usefixtures("workers")
+async def test_everybodys_workspaces_with_owner_viewers_and_traffic(portal: Portal, engine: FakeEngine) -> None:
+    admin = await portal.login()
+    anna = await portal.user(admin, "anna")
+    assert (await anna.request("POST", "/api/v1/workspaces", {"image": "workspace"})).status == 201
+    engine.add()
+    portal.control.viewers.report("worker", [("session", "ws-1", 2), ("share", "ws-1", 1)])
+    async with asyncio.timeout(PATIENCE):
+        while portal.control.feed.workspace("ws-2") is None:
+            await asyncio.sleep(0.01)
+    assert await (await admin.request("GET", "/api/v1/overview")).json() == {
+        "ws-1": {"owner": "anna", "viewers": 3, "traffic": 1024},
+        "ws-2": {"owner": None, "viewers": 0, "traffic": 5},
+    }
+
+
+async def _launch(client: Client) -> tuple[int, dict[str, object]]:
+    answer = await client.request("POST", "/api/v1/workspaces", {"image": "workspace", "memory": 1 << 30})
+    return answer.status, (await answer.json()).get("error", {})
+
+
+async def test_a_user_may_have_a_quota_of_its_own(portal: Portal, engine: FakeEngine) -> None:
+    admin = await portal.login()
+    anna, ben = await portal.user(admin, "anna"), await portal.user(admin, "ben")
+    settings = await (await admin.request("GET", "/api/v1/settings")).json()
+    await admin.request("PUT", "/api/v1/settings", {**settings, "user_workspaces": 0})
+    changed = await admin.request("PATCH", "/api/v1/users/anna", {"quota": {"workspaces": 1, "memory": None}})
+    assert (await changed.json())["quota"] == {"workspaces": 1, "memory": None}
+    assert (await _launch(anna))[0] == 201
+    status, error = await _launch(anna)
+    assert (status, error["quota"], error["limit"], error["use"]) == (429, "workspaces", 1, 1)
+    assert (await _launch(ben))[0] == 429, "ben has what every user has"
+    mine = await (await anna.request("GET", "/api/v1/quota")).json()
+    assert mine == {"user": {"limits": {"workspaces": 1, "memory": None}, "use": {"workspaces": 1, "memory": 4 << 30}}}
+    listed = {user["user"]: user for user in await (await admin.request("GET", "/api/v1/users")).json()}
+    assert (listed["anna"]["limits"]["workspaces"], listed["ben"]["limits"]["workspaces"], listed["admin"]["limits"]["workspaces"]) == (1, 0, None)
+    assert listed["anna"]["use"]["workspaces"] == 1
+    # Nothing but the quota was changed, and null goes back to what every user has.
+    assert (listed["anna"]["role"], listed["anna"]["disabled"]) == ("user", False)
+    await admin.request("PATCH", "/api/v1/users/anna", {"quota": {"workspaces": None, "memory": None}})
+    assert (await _launch(anna))[1]["limit"] == 0
+    for wrong in ({"workspaces": -1, "memory": None}, {"workspaces": 1}, {"workspaces": 1.5, "memory": None}, "all"):
+        assert (await admin.request("PATCH", "/api/v1/users/anna", {"quota": wrong})).status == 400, wrong
+    assert (await admin.request("PATCH", "/api/v1/users/nobody", {"quota": {"workspaces": 1, "memory": None}})).status == 404
+
+
+async def test_the_audit_log_is_filtered_and_exported(portal: Portal, engine: FakeEngine) -> None:
+    engine.add()
+    admin = await portal.login()
+    anna = await portal.user(admin, "anna")
+    await admin.request("POST", "/api/v1/workspaces/ws-1/fork", {"copies": 1})
+    await anna.request("POST", "/api/v1/workspaces", {"image": "workspace"})
+
+    async def found(query: str) -> list[tuple[str, str | None]]:
+        answer = await admin.request("GET", f"/api/v1/audit?{query}")
+        assert answer.status == 200, await answer.text()
+        return [(entry["event"], entry.get("user")) for entry in await answer.json()]
+
+    async with asyncio.timeout(PATIENCE):
+        while await found("event=launch") != [("launch", "anna")]:
+            await asyncio.sleep(0.02)
+    # A fork is part of the history of its branches, too; making a user part of the user's.
+    assert await found("workspace=ws-2") == await found("workspace=ws-1") == [("fork", "admin")]
+    assert await found("user=anna") == [("launch", "anna"), ("login", "anna"), ("password", "anna"), ("user-add", "admin")]
+    assert await found("user=anna&event=login") == [("login", "anna")]
+    assert await found("user=anna&limit=1") == [("launch", "anna")] and await found("user=nobody") == []
+    for wrong in ("user=", "event=a%20b", "workspace=%C3%BC", "user=" + "x" * 101):
+        assert (await admin.request("GET", f"/api/v1/audit?{wrong}")).status == 400, wrong
+    saved = await admin.request("GET", "/api/v1/audit/export?user=anna")
+    assert saved.headers["Content-Disposition"] == 'attachment; filename="audit.jsonl"' and saved.content_type == "application/x-ndjson"
+    lines = [json.loads(line) for line in (await saved.text()).splitlines()]
+    assert [line["event"] for line in lines] == ["launch", "login", "password", "user-add"] and "position" not in lines[0]
+    async with asyncio.timeout(PATIENCE):
+        while await found("event=audit-export") != [("audit-export", "admin")]:
+            await asyncio.sleep(0.02)
+
+
+def test_a_log_of_many_blocks_is_read_backwards_without_loss(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    # Lines of all lengths: block borders fall into them, and before and behind their ends.
+    lines = [json.dumps({"event": "e", "number": number, "user": "ab"[number % 2], "more": "x" * (number * 37 % 901)}) for number in range(900)]
+    path.write_text("\n".join(lines) + "\n")
+    assert path.stat().st_size > 5 * 64 * 1024
+    numbers = [entry["number"] for entry in audit_log.entries(path)]
+    assert numbers == list(range(899, -1, -1))
+    seen, before = [], None
+    while page := audit_log.newest(path, 70, before, Wanted(user="a")):
+        seen += [entry["number"] for entry in page]
+        before = page[-1]["position"]
+    assert seen == list(range(898, -1, -2))
