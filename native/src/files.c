@@ -1,5 +1,6 @@
 #include "files.h"
 #include "identity.h"
+#include "kinds/handle.h"
 #include "mounts.h"
 #include "proc.h"
 
@@ -102,7 +103,7 @@ static int open_source(struct ghost *ghost, const char *open_path)
     return open(open_path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOATIME);
 }
 
-struct ghost *files_ghost(struct world *world, const char *path, uint64_t device, uint64_t inode, const char *open_path, const char *who,
+struct ghost *files_ghost(struct world *world, const struct mount_world *mounts, const char *path, uint64_t device, uint64_t inode, const char *open_path, const char *who,
                           struct error *err)
 {
     struct file_openings *all = openings(world);
@@ -112,6 +113,7 @@ struct ghost *files_ghost(struct world *world, const char *path, uint64_t device
     struct ghost *ghost = must_alloc(sizeof *ghost);
     ghost->device = device;
     ghost->inode = inode;
+    ghost->mounts = mounts;
     ghost->path = must_copy_string(path);
     size_t length = strlen(path), suffix = sizeof DELETED - 1;
     if (length > suffix && strcmp(path + length - suffix, DELETED) == 0)
@@ -141,6 +143,20 @@ struct ghost *files_ghost(struct world *world, const char *path, uint64_t device
     return ghost;
 }
 
+/* Of a regular file that has lost its name, but not all; says where that leads to it. */
+static char *other_name(struct file_opening *opening, const struct world *world, const char *open_path)
+{
+    struct stat st;
+    AUTO_CLOSE int fd = open(open_path, O_PATH | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_nlink == 0)
+        return NULL;
+    const struct mount_world *mounts = opening->mounts;
+    char *name = handle_find_name(world, fd, st.st_ino, &mounts);
+    if (name)
+        opening->mounts = mounts;
+    return name;
+}
+
 static struct file_opening *opening_for(struct process *process, const char *path, uint64_t device, uint64_t inode, bool writable,
                                         const char *open_path, struct error *err)
 {
@@ -150,7 +166,7 @@ static struct file_opening *opening_for(struct process *process, const char *pat
     for (int i = all->count - 1; i >= 0; i--) {
         struct file_opening *opening = all->list[i];
         /* A name that is there leads to one file; names that were removed can have belonged to several. */
-        if (opening->inode == inode && opening->device == device && opening->writable == writable && opening->mounts == mounts
+        if (opening->inode == inode && opening->device == device && opening->writable == writable && (opening->mounts == mounts || opening->name)
             && strcmp(opening->path, path) == 0 && (!opening->ghost || identity_same(open_path, opening->ghost->source)))
             return opening;
     }
@@ -160,8 +176,8 @@ static struct file_opening *opening_for(struct process *process, const char *pat
     opening->inode = inode;
     opening->writable = writable;
     opening->mounts = mounts;
-    if (!files_path_leads_to(world, mounts, path, inode, open_path)) {
-        opening->ghost = files_ghost(world, path, device, inode, open_path, process_label(process), err);
+    if (!files_path_leads_to(world, mounts, path, inode, open_path) && !(opening->name = other_name(opening, world, open_path))) {
+        opening->ghost = files_ghost(world, mounts, path, device, inode, open_path, process_label(process), err);
         if (!opening->ghost)
             return NULL;
     }
@@ -259,10 +275,15 @@ int files_emit(struct plan *plan, struct error *err)
     struct world *world = plan->world;
     struct batch *batch = &plan->common[STAGE_MAKE];
     struct file_openings *all = openings(world);
+    for (int i = 0; i < all->ghost_count; i++) {
+        mounts_place_ghost(world, all->ghosts[i], i);
+        if (all->ghosts[i]->place)
+            mounts_emit_ghost(batch, all->ghosts[i]);
+    }
     for (int i = 0; i < all->count; i++) {
         struct file_opening *opening = all->list[i];
         char path[64];
-        const char *name = opening->path;
+        const char *name = opening->name ? opening->name : opening->path;
         if (opening->ghost) {
             snprintf(path, sizeof path, "/proc/self/fd/%lu", (unsigned long)aux_slot(world, opening->ghost->aux));
             name = path;
@@ -373,11 +394,21 @@ static int fill_ghost(const struct ghost *ghost, int fd, struct error *err)
     return 0;
 }
 
+int files_make_named(const struct ghost *ghost, int directory, const char *name, struct error *err)
+{
+    AUTO_CLOSE int fd = make_file(directory, name, ghost);
+    if (fd < 0)
+        return fail_errno(err, "cannot make the unlinked file %s in the branch", ghost->path);
+    return fill_ghost(ghost, fd, err);
+}
+
 int files_make_ghosts(struct world *world, struct branch *branch, struct error *err)
 {
     struct file_openings *all = openings(world);
     for (int i = 0; i < all->ghost_count; i++) {
         struct ghost *ghost = all->ghosts[i];
+        if (ghost->place)
+            continue;
         AUTO_CLOSE int fd = make_unnamed(branch->root, ghost, i, err);
         if (fd < 0 || fill_ghost(ghost, fd, err) < 0)
             return -1;

@@ -78,7 +78,7 @@ static int fill(const struct world *world, struct branch *branch, const struct o
     for (int i = 0; i < system->part_count; i++)
         if (fill_part(&system->parts[i], root, system->mount->point, err) < 0)
             return -1;
-    return 0;
+    return mounts_fill_ghosts(world, system, root, err);
 }
 
 static uint32_t *word_of(const struct world *world, const struct branch *branch, uint64_t address)

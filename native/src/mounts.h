@@ -88,6 +88,13 @@ void mounts_emit_terminals(struct plan *plan);
 /* Around ops of pid 1 that open a file by its path: nothing is emitted for NULL. */
 void mounts_enter(struct batch *batch, const struct mount_world *mounts);
 void mounts_leave(struct batch *batch, const struct mount_world *mounts);
+/* Choose where a file without a name is made in a file system of a nested namespace: ghost->place, or NULL. `number` is its own among all. */
+struct ghost;
+void mounts_place_ghost(const struct world *world, struct ghost *ghost, int number);
+/* Open such a one at its slot, once all mounts are there (mount_ghosts.c). */
+void mounts_emit_ghost(struct batch *batch, const struct ghost *ghost);
+/* Livefork's part: those of a file system, whose root is open at `root`. */
+int mounts_fill_ghosts(const struct world *world, const struct own_system *system, int root, struct error *err);
 /* Livefork's part: fill the file systems as the branch makes them (mount_fill.c). */
 int mounts_fill(const struct world *world, struct branch *branch, struct error *err);
 

@@ -77,13 +77,11 @@ static int capture(struct world *world, struct description *description, struct 
     if (files_path_leads_to(world, data->mounts, description->link, description->st.st_ino, path))
         return 0;
     data->name = S_ISREG(description->st.st_mode) && description->st.st_nlink > 0
-        ? handle_find_name(world, description->local, description->st.st_ino) : NULL;
-    if (data->name) {
-        data->mounts = NULL;
+        ? handle_find_name(world, description->local, description->st.st_ino, &data->mounts) : NULL;
+    if (data->name)
         return 0;
-    }
     uint64_t device = (uint64_t)major(description->st.st_dev) << 32 | minor(description->st.st_dev);
-    data->ghost = files_ghost(world, description->link, device, description->st.st_ino, path, description_label(description), err);
+    data->ghost = files_ghost(world, data->mounts, description->link, device, description->st.st_ino, path, description_label(description), err);
     if (!data->ghost)
         return -1;
     if ((description->flags & O_TMPFILE) == O_TMPFILE) {

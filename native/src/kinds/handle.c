@@ -217,7 +217,22 @@ char *handle_path_in_namespaces(const struct world *world, uint64_t inode, unsig
     return NULL;
 }
 
-char *handle_find_name(const struct world *world, int fd, uint64_t inode)
+/* Best through the mount through which it was opened. */
+static char *name_on_nested(const struct world *world, int fd, uint64_t inode, const struct handle *handle, const struct mount_world **mounts)
+{
+    struct statx st;
+    if (!*mounts || statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID | STATX_INO, &st) < 0)
+        return NULL;
+    for (int i = 0; i < (*mounts)->table.count; i++) {
+        const struct mount *mount = &(*mounts)->table.list[i];
+        char *path = mount->id == (int)st.stx_mnt_id ? path_below(*mounts, mount, inode, handle) : NULL;
+        if (path)
+            return path;
+    }
+    return handle_path_in_namespaces(world, inode, st.stx_dev_major << 20 | st.stx_dev_minor, handle, mounts);
+}
+
+char *handle_find_name(const struct world *world, int fd, uint64_t inode, const struct mount_world **mounts)
 {
     struct error ignored = { 0 };
     union { struct file_handle head; char room[sizeof(struct file_handle) + MAX_HANDLE_SZ]; } of_file = { .head.handle_bytes = MAX_HANDLE_SZ };
@@ -229,5 +244,10 @@ char *handle_find_name(const struct world *world, int fd, uint64_t inode)
     handle.type = of_file.head.handle_type;
     handle.size = of_file.head.handle_bytes;
     memcpy(handle.bytes, of_file.head.f_handle, handle.size);
-    return handle_is_of_overlay(&handle) ? handle_path_on_overlay(world, inode, &handle, &hidden, &ignored) : NULL;
+    if (!handle_is_of_overlay(&handle))
+        return name_on_nested(world, fd, inode, &handle, mounts);
+    char *path = handle_path_on_overlay(world, inode, &handle, &hidden, &ignored);
+    if (path)
+        *mounts = NULL;
+    return path;
 }

@@ -29,7 +29,10 @@ char *handle_path_on_mount(const struct world *world, uint64_t inode, unsigned d
 struct mount_world;
 char *handle_path_in_namespaces(const struct world *world, uint64_t inode, unsigned device, const struct handle *handle,
                                 const struct mount_world **mounts);
-/* A name of a file of the overlay that is open and was opened by a name which it has lost meanwhile; NULL = none that can be found. */
-char *handle_find_name(const struct world *world, int fd, uint64_t inode);
+/*
+ * A name of a file that is open and was opened by a name which it has lost meanwhile, in the overlay or in a file system that only nested mount namespaces
+ * have; NULL = none that can be found. *mounts, where the lost name led to it, becomes where the one found does (NULL = the workspace's own mounts).
+ */
+char *handle_find_name(const struct world *world, int fd, uint64_t inode, const struct mount_world **mounts);
 
 #endif
