@@ -100,6 +100,7 @@ class Soak:
         self._windows = windows
         self.branches = 0
         self.failures: list[str] = []
+        self._said = 0
         self.pauses: list[float] = []
 
     async def round(self, copies: int) -> None:
@@ -113,6 +114,12 @@ class Soak:
         self.pauses.append(result["ms"]["pause"])
         await asyncio.gather(*(self._look(branch) for branch in result["branches"]))
         self.failures += await remove_quietly(self._client, [branch["id"] for branch in result["branches"] if branch.get("id")])
+
+    def say_failures(self) -> None:
+        """Print those that were not printed yet."""
+        for failure in self.failures[self._said :]:
+            print(f"  failed: {failure}", flush=True)
+        self._said = len(self.failures)
 
     async def look_at_source(self) -> None:
         """The source shows what it showed before."""
@@ -151,7 +158,9 @@ async def _run(options: argparse.Namespace, directory: Path, leaks: LeakCounter)
                     await soak.round(min(options.copies, options.forks - soak.branches))
                     await echo.check()
                     print(f"{time.monotonic() - began:.0f} s: {soak.state()}", flush=True)
+                    soak.say_failures()
         await soak.look_at_source()
+        soak.say_failures()
         return soak.failures
 
 
@@ -163,8 +172,6 @@ def main(argv: list[str] | None = None) -> int:
     leaks.start()
     with tempfile.TemporaryDirectory(prefix="tclone-soak-", dir="/tmp") as directory:
         failures = asyncio.run(_run(options, Path(directory), leaks))
-    for failure in failures:
-        print(f"failed: {failure}")
     try:
         leaks.check(within=20.0)
     except AssertionError as error:

@@ -26,7 +26,7 @@ _DEFAULT_RUN = Path("/run/tclone")
 _LIMITED = ("memory", "pids")
 # Groups that a workspace may make below its own in the v2 tree: each takes the host's memory.
 _MOST_GROUPS = 256
-_REMOVE_SECONDS = 2.0
+_REMOVE_SECONDS = 20.0
 # With groups left that a workspace made by the thousand (v1 has no limit for them), as long as there are fewer every time.
 _REMOVE_MANY_SECONDS = 30.0
 
@@ -180,7 +180,7 @@ class Cgroups:
         return found
 
     def remove(self, workspace: str) -> list[str]:
-        """Remove the (dead) groups everywhere, waiting up to 2 s for their last tasks; returns what could not be removed."""
+        """Remove the (dead) groups everywhere, waiting up to 20 s for their last tasks; returns what could not be removed."""
         began = progress = time.monotonic()
         left = [root / self.parent / workspace for root in self._roots()]
         while True:

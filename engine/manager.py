@@ -35,6 +35,7 @@ from engine.workspace import State, Workspace, check_reference, now
 log = logging.getLogger(__name__)
 
 _REMOVE_WAITS_SECONDS = 60.0
+_REMOVE_AGAIN_SECONDS = 30.0
 
 
 class Launch:
@@ -81,6 +82,7 @@ class Manager:
         self._watched: dict[str, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._starting: dict[str, asyncio.Task[None]] = {}
+        self._removing: set[str] = set()        # workspaces that a task is taking away at this moment
 
     # Looking up
 
@@ -306,9 +308,12 @@ class Manager:
     # Removal
 
     async def remove(self, ref: str) -> None:
-        """Remove a workspace and everything that belongs to it; waits for a fork of it that is under way."""
+        """Remove a workspace and everything that belongs to it; waits for a fork of it that is under way.
+
+        Raises Internal with what is left; then it is tried again after a while, and may be asked for again.
+        """
         workspace = self.find(ref)
-        if workspace.state is State.REMOVING:
+        if workspace.id in self._removing:
             raise Conflict(f"{workspace.id} is being removed already")
         lock = self.lock(workspace.id)
         try:
@@ -317,22 +322,33 @@ class Manager:
         except TimeoutError:
             raise Conflict(f"{workspace.id} is still being forked; try again") from None
         try:
-            if workspace.state is State.REMOVING or workspace.id not in self.workspaces:
+            if workspace.id in self._removing or workspace.id not in self.workspaces:
                 raise Conflict(f"{workspace.id} is being removed already")
-            workspace.move_to(State.REMOVING)
-            await self.changed(workspace)
+            if workspace.state is not State.REMOVING:
+                workspace.move_to(State.REMOVING)
+                await self.changed(workspace)
+            self._removing.add(workspace.id)
             await asyncio.shield(self.background(self.finish_removal(workspace)))
         finally:
             lock.release()
 
     async def finish_removal(self, workspace: Workspace) -> None:
-        """The part of a removal that also an interrupted one needs."""
-        starting = self._starting.pop(workspace.id, None)
-        if starting is not None:
-            starting.cancel()
-            await asyncio.wait({starting})
-        self.unwatch(workspace.id)
-        await self.destroy(workspace.id)
+        """The part of a removal that also an interrupted one needs. Raises Internal with what is left, and is then done again by itself."""
+        self._removing.add(workspace.id)
+        try:
+            starting = self._starting.pop(workspace.id, None)
+            if starting is not None:
+                starting.cancel()
+                await asyncio.wait({starting})
+            self.unwatch(workspace.id)
+            await self.destroy(workspace.id)
+        except EngineError as error:
+            workspace.error = error.message
+            await self.changed(workspace)
+            self.background(self._remove_later(workspace))
+            raise
+        finally:
+            self._removing.discard(workspace.id)
         workspace.move_to(State.GONE)
         self.workspaces.pop(workspace.id, None)
         self.stream_tokens.forget(workspace.id)
@@ -340,6 +356,13 @@ class Manager:
         self.forks_begun.pop(workspace.id, None)
         await self.database.delete_workspace(workspace.id, now())
         self.events.publish("gone", workspace.id, {"name": workspace.name})
+
+    async def _remove_later(self, workspace: Workspace) -> None:
+        await asyncio.sleep(_REMOVE_AGAIN_SECONDS)
+        if workspace.id in self.workspaces and workspace.id not in self._removing:
+            log.info("%s: what is left of it is removed once more", workspace.id)
+            with contextlib.suppress(EngineError):
+                await self.finish_removal(workspace)
 
     async def destroy(self, workspace: str) -> None:
         """Take away every process, namespace, group, port, layer and file of an id, as far as they exist.

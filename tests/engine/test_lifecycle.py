@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 
 import pytest
 
 from engine.client import EngineClient
-from engine.errors import Conflict, NotFound
+from engine.errors import Conflict, Internal, NotFound
 from tests.engine.support import IMAGE, Engine, eventually, exists, leftovers, pids_of
 
 
@@ -52,6 +53,22 @@ async def test_everything_is_gone_within_two_seconds_of_a_removal(engine: Engine
     assert not [pid for pid in pids if exists(pid)]
     with pytest.raises(NotFound):
         await client.get("gone")
+
+
+async def test_a_removal_that_failed_can_be_asked_for_again(engine: Engine, client: EngineClient) -> None:
+    made = await client.launch(IMAGE, name="stuck", wait=True)
+    # A subvolume below keeps btrfs from deleting the layer.
+    obstacle = engine.config.data / "pool" / "workspaces" / made["id"] / "obstacle"
+    subprocess.run(["btrfs", "subvolume", "create", str(obstacle)], check=True, capture_output=True)
+    with pytest.raises(Internal, match=rf"{made['id']} is not removed completely: layer: ") as failure:
+        await client.remove("stuck")
+    shown = await client.get("stuck")
+    assert (shown["state"], shown["error"]) == ("removing", failure.value.message)
+    subprocess.run(["btrfs", "subvolume", "delete", str(obstacle)], check=True, capture_output=True)
+    await client.remove("stuck")
+    assert not leftovers(engine, made["id"])
+    with pytest.raises(NotFound):
+        await client.get("stuck")
 
 
 async def test_the_end_of_pid_1_is_noticed_and_the_log_stays(engine: Engine, client: EngineClient) -> None:
