@@ -5,6 +5,7 @@
 #include "locks.h"
 #include "memory.h"
 #include "mounts.h"
+#include "parts/parts.h"
 #include "posix_queues.h"
 #include "shared.h"
 #include "sharing.h"
@@ -105,7 +106,7 @@ static int capture_objects(struct world *world, struct error *err)
 int capture(struct world *world, struct error *err)
 {
     world->slot_base = SLOT_MINIMUM;
-    if (tasks_read(world, err) < 0 || sharing_read(world, err) < 0 || mounts_read(world, err) < 0)
+    if (tasks_read(world, err) < 0 || sharing_read(world, err) < 0 || mounts_read(world, err) < 0 || places_read(world, err) < 0)
         return -1;
     if (capture_processes(world, err) < 0)
         return -1;

@@ -6,6 +6,7 @@
 #include "mounts.h"
 #include "namespaces.h"
 #include "outside.h"
+#include "parts/parts.h"
 #include "proc.h"
 #include "sharing.h"
 #include "tasks.h"
@@ -134,6 +135,13 @@ static void check_namespaces(struct check *check, struct process *process)
     struct error refused = { 0 };
     check_time_namespace(check, process);
     if (namespaces_of_process(process, &refused) < 0)
+        add_refusal(check, process, -1, &refused);
+}
+
+static void check_places(struct check *check, struct process *process)
+{
+    struct error refused = { 0 };
+    if (places_check(process, &refused) < 0)
         add_refusal(check, process, -1, &refused);
 }
 
@@ -266,6 +274,7 @@ static bool check_process(struct check *check, struct process *process)
     check_tracer(check, process, status);
     check_sharing(check, process);
     check_namespaces(check, process);
+    check_places(check, process);
     check_word_size(check, process);
     mounts_preflight(process, &check->findings->blockers);
     cgroups_preflight(process, check->world->processes[0], &check->findings->blockers);

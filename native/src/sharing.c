@@ -21,6 +21,11 @@ int sharing_memory(pid_t one, pid_t other)
     return same(one, other, COMPARE_VM);
 }
 
+bool sharing_directories(pid_t one, pid_t other)
+{
+    return same(one, other, COMPARE_FS) != 0;
+}
+
 static struct process *group_of(struct process *process)
 {
     return process->files_group ? process->files_group : process;

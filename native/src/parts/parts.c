@@ -23,6 +23,7 @@ const struct part *const parts[] = {
     &part_aio,
     &part_switches,
     &part_root,
+    &part_place,
     &part_credentials,
     &part_after_credentials,
     &part_seccomp,

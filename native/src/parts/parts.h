@@ -105,13 +105,18 @@ int attributes_finish(const struct thread *thread, pid_t tid, struct error *err)
  */
 void root_emit_into_dead(struct batch *batch, const struct process *process, const char *path, bool as_root, const char *what);
 
+/* Find threads with directories of their own, once mounts are known. Fails with "unsupported" for one that cannot have them again. */
+int places_read(struct world *world, struct error *err);
+/* The same for a process that runs, as far as that can be told. */
+int places_check(struct process *process, struct error *err);
+
 /* The text of /proc/PID/timers. */
 int timers_parse(const struct process *process, const char *text, struct process_state *state, struct error *err);
 
 /* process->state, made when it is first needed. */
 struct process_state *process_state(struct process *process);
 
-extern const struct part part_name, part_alt_stack, part_signal_actions, part_limits, part_attributes, part_process, part_root, part_interval_timers,
+extern const struct part part_name, part_alt_stack, part_signal_actions, part_limits, part_attributes, part_process, part_root, part_place, part_interval_timers,
     part_posix_timers, part_pending_signals, part_credentials, part_after_credentials, part_seccomp, part_semaphore_undo,
     part_inotify_overflow, part_keys, part_switches, part_aio, part_fanotify_overflow;
 

@@ -1,4 +1,4 @@
-/* task_states MODE: a process in a state that a fork refuses (dispatch, memory, memories, vdso, traced, thread_pidfd), that hurries (storm), that waits (waits), has many signals pending (queued), or ends as soon as it can (ends). */
+/* task_states MODE: a process in a state that a fork refuses (dispatch, memory, memories, vdso, traced, thread_pidfd, thread_place, thread_places), that hurries (storm), that waits (waits), has many signals pending (queued), or ends as soon as it can (ends). */
 #include "../programs/fidelity.h"
 
 #include <linux/prctl.h>
@@ -16,6 +16,39 @@ static int stay(void *unused)
     for (;;)
         syscall(SYS_pause);
     return 0;
+}
+
+static volatile bool gone_elsewhere;
+
+/* A thread with a working directory of its own that was removed. */
+static void *go_elsewhere(void *unused)
+{
+    (void)unused;
+    MUST(mkdir("/tmp/elsewhere", 0755));
+    MUST(unshare(CLONE_FS));
+    MUST(chdir("/tmp/elsewhere"));
+    MUST(rmdir("/tmp/elsewhere"));
+    gone_elsewhere = true;
+    stay(NULL);
+    return NULL;
+}
+
+static void *stay_elsewhere(void *unused)
+{
+    (void)unused;
+    gone_elsewhere = true;
+    stay(NULL);
+    return NULL;
+}
+
+/* Two threads that share a working directory with each other, and not with the first one. */
+static void *go_elsewhere_with_another(void *unused)
+{
+    pthread_t other;
+    MUST(unshare(CLONE_FS));
+    CHECK(pthread_create(&other, NULL, stay_elsewhere, NULL) == 0, "no thread");
+    stay(unused);
+    return NULL;
 }
 
 static void *stay_as_thread(void *tid)
@@ -170,6 +203,13 @@ int main(int argc, char **argv)
         while (!tid)
             fidelity_sleep_ms(1);
         MUST((int)syscall(SYS_pidfd_open, tid, O_EXCL));
+        fidelity_ready();
+    } else if (strcmp(mode, "thread_place") == 0 || strcmp(mode, "thread_places") == 0) {
+        pthread_t thread;
+        bool two = strcmp(mode, "thread_places") == 0;
+        CHECK(pthread_create(&thread, NULL, two ? go_elsewhere_with_another : go_elsewhere, NULL) == 0, "no thread");
+        while (!gone_elsewhere)
+            fidelity_sleep_ms(1);
         fidelity_ready();
     } else if (strcmp(mode, "waits") == 0) {
         for (long i = 0; i < 3; i++) {
