@@ -25,13 +25,17 @@ Port = Annotated[int, pydantic.Field(ge=1, le=65535)]
 Name = Annotated[str, pydantic.Field(max_length=200)]
 
 
+Network = Literal["open", "none"]
+
+
 class Launch(Body):
-    """`memory` is in bytes."""
+    """`memory` is in bytes; `network` is what it may reach."""
 
     image: Annotated[str, pydantic.Field(min_length=1, max_length=200)]
     name: Name | None = None
     ports: Annotated[list[Port], pydantic.Field(max_length=64)] = []
     memory: int | None = None
+    network: Network = "open"
 
 
 Label = Annotated[str, pydantic.Field(max_length=80)]
@@ -43,7 +47,7 @@ class Fork(Body):
     copies: Annotated[int, pydantic.Field(ge=1, le=8)] = 1
     name: Name | None = None
     tcp_close: bool = False
-    network: Literal["open", "none"] | None = None
+    network: Network | None = None
     labels: Annotated[list[Label], pydantic.Field(max_length=8)] | None = None
 
 
@@ -81,11 +85,11 @@ class Workspaces:
         wanted: Launch = call.body
         user, unlimited = call.principal.user, call.principal.role is Role.ADMIN
         with self._quotas.reserve(user, 1, wanted.memory or DEFAULT_MEMORY, unlimited):
-            made = await self._node.launch(wanted.image, wanted.name or None, sorted(set(wanted.ports)), wanted.memory)
+            made = await self._node.launch(wanted.image, wanted.name or None, sorted(set(wanted.ports)), wanted.memory, wanted.network)
             await self._owners.claim(made["id"], user)
         # The engine told of it before there was an owner to show it to.
         self._feed.show(made["id"])
-        audit.record("launch", user=call.principal.user, workspace=made["id"], image=wanted.image)
+        audit.record("launch", user=call.principal.user, workspace=made["id"], image=wanted.image, network=wanted.network)
         return web.json_response(made, status=201)
 
     async def _remove(self, call: Call) -> web.Response:

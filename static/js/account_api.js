@@ -16,13 +16,13 @@ export const createToken = (wanted) => request("POST", at("tokens"), wanted);
 export const revokeToken = (id) => request("DELETE", at("tokens", id));
 
 export const users = () => request("GET", at("users"));
-export const addUser = (user, role) => request("POST", at("users"), { user, role });
+export const addUser = (wanted) => request("POST", at("users"), wanted);
 export const changeUser = (user, changes) => request("PATCH", at("users", user), changes);
 export const resetPassword = (user) => request("POST", at("users", user, "password"));
 export const removeUser = (user) => request("DELETE", at("users", user));
 
 export const shares = (id) => request("GET", at("workspaces", id, "shares"));
-export const createShare = (id, label, hours) => request("POST", at("workspaces", id, "shares"), { label, hours });
+export const createShare = (id, wanted) => request("POST", at("workspaces", id, "shares"), wanted);
 export const revokeShare = (id, share) => request("DELETE", at("workspaces", id, "shares", share));
 export const openShare = (secret) => request("POST", at("share"), { secret });
 

@@ -75,11 +75,14 @@ function openQuota(user, redo) {
 function openAdd(redo) {
   const name = h("input", { type: "text", maxLength: 64, autocomplete: "off", autocapitalize: "none", spellcheck: false });
   const role = segmented("role", words.role, words.roles, "user");
-  const dialog = formDialog(words.add, [field(words.name, name, words.nameHint), role], words.add, async () => {
-    const made = await addUser(name.value.trim(), dialog.form.elements.role.value);
+  const asked = () => ({ user: name.value.trim(), role: role.querySelector("input:checked").value });
+  const same = snippet(() => ({ method: "POST", path: "/api/v1/users", body: asked() }));
+  const dialog = formDialog(words.add, [field(words.name, name, words.nameHint), role, same.element], words.add, async () => {
+    const made = await addUser(asked());
     showOnce(dialog, words.once(made.user), made.password);
     redo();
   });
+  dialog.form.addEventListener("input", same.refresh);
   name.focus();
 }
 

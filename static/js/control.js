@@ -90,7 +90,8 @@ export class Control {
   #askToTakeOver(lease) {
     const dialog = new Dialog(words.takeOverTitle(lease.holder), { className: "narrow" });
     const confirm = submitButton(words.takeOver, "danger");
-    dialog.step([h("p", { textContent: words.takeOverText(this.#workspace.name) })], [button(common.cancel, { on: () => dialog.close() }), confirm]);
+    const { element: same } = snippet(() => ({ method: "POST", path: `/api/v1/workspaces/${this.#workspace.id}/lease`, body: { force: true }, person: true }));
+    dialog.step([h("p", { textContent: words.takeOverText(this.#workspace.name) }), same], [button(common.cancel, { on: () => dialog.close() }), confirm]);
     dialog.onSubmit = async () => {
       try {
         await takeControl(this.#workspace.id, true);

@@ -1,5 +1,6 @@
 // All workspaces: the lineage beside a grid of tiles, of which one streams, or all.
 
+import { openApi } from "./api_dialog.js";
 import { openDiscard } from "./discard.js";
 import { button, h, icon, replaceWhenChanged } from "./dom.js";
 import { followKeyboard } from "./keyboard.js";
@@ -173,6 +174,7 @@ const leader = new Leader([
   { keys: ["o"], shown: "O", label: commands.alone, run: () => location.assign(`/w/${chosen}`), enabled: () => current() !== null },
   { keys: ["t"], shown: "T", label: commands.control, run: () => current().control.change(), enabled: () => current() !== null },
   { keys: ["k"], shown: "K", label: commands.keep, run: () => current().control.keepAlive(), enabled: () => current() !== null },
+  { keys: ["s"], shown: "S", label: commands.api, run: () => openApi(current().workspace), enabled: () => current() !== null },
   { keys: ["c"], shown: "C", label: commands.compare, run: () => location.assign(compareAddress()), enabled: () => tiles.size > 1 },
   { keys: ["a"], shown: "A", label: commands.live, run: () => (layout.allLive = !layout.allLive) },
 ]);

@@ -1,7 +1,7 @@
 // Launch a workspace: choose, build the image when there is none yet, then watch it start.
 
 import { build, discard, images, launch } from "./api.js";
-import { Dialog, field, nameProblem, submitButton } from "./dialog.js";
+import { Dialog, field, nameProblem, segmented, submitButton } from "./dialog.js";
 import { button, h, prose } from "./dom.js";
 import { duration, size } from "./format.js";
 import { Phases } from "./phases.js";
@@ -32,6 +32,8 @@ class LaunchDialog {
     this.name = h("input", { type: "text", name: "name", autocomplete: "off", spellcheck: false, placeholder: words.chosenForYou, maxLength: 41 });
     this.ports = h("input", { type: "text", name: "ports", inputMode: "numeric", autocomplete: "off", value: DEFAULT_PORTS });
     this.memory = h("select", { name: "memory" }, ...MEMORY.map(([value, label]) => h("option", { value: String(value), textContent: label })));
+    this.network = segmented("network", words.network, Object.entries(words.networks), "open");
+    this.network.append(h("p", { className: "hint", textContent: words.networkHint }));
     this.cancel = button(common.cancel, { on: () => this.dialog.close() });
     this.submit = submitButton(words.submit);
     this.dialog.onSubmit = () => this.act();
@@ -39,7 +41,7 @@ class LaunchDialog {
     store.addEventListener("build", this.onBuild);
     this.dialog.onClose = () => store.removeEventListener("build", this.onBuild);
     this.choices.addEventListener("change", () => this.showChoice());
-    this.same = snippet(() => ({ method: "POST", path: "/api/v1/workspaces", body: this.described() }));
+    this.same = snippet(() => this.action());
     this.dialog.form.addEventListener("input", () => this.same.refresh());
     this.form();
     this.dialog.show();
@@ -48,7 +50,7 @@ class LaunchDialog {
 
   form(error = "", again = false) {
     const fields = h("div", { className: "field-row" }, field(words.ports, this.ports, words.portsHint), field(words.memory, this.memory));
-    this.dialog.step([this.choices, field(words.name, this.name), fields, this.same.element], [this.cancel, this.submit]);
+    this.dialog.step([this.choices, field(words.name, this.name), fields, this.network, this.same.element], [this.cancel, this.submit]);
     this.submit.disabled = false;
     this.showChoice();
     if (error) {
@@ -121,7 +123,15 @@ class LaunchDialog {
     const problem = nameProblem(name);
     if (problem) throw new Error(problem);
     const memory = this.memory.value ? { memory: Number(this.memory.value) } : {};
-    return { image: image.name, ...(name ? { name } : {}), ...memory, ports: parsePorts(this.ports.value) };
+    const network = this.network.querySelector("input:checked").value;
+    return { image: image.name, ...(name ? { name } : {}), ...memory, ports: parsePorts(this.ports.value), ...(network === "open" ? {} : { network }) };
+  }
+
+  /** What the main button does, for the snippet. */
+  action() {
+    const image = this.chosen;
+    if (image && !image.built) return { method: "POST", path: `/api/v1/images/${encodeURIComponent(image.name)}/build` };
+    return { method: "POST", path: "/api/v1/workspaces", body: this.described() };
   }
 
   /** The same for the snippet, which is there before the form is complete. */

@@ -5,6 +5,7 @@ import { actions, choice, showOnce } from "./account_parts.js";
 import { dateTime } from "./dates.js";
 import { Dialog, field, submitButton } from "./dialog.js";
 import { button, h } from "./dom.js";
+import { snippet } from "./snippets.js";
 import { store } from "./store.js";
 import { share as words } from "./strings.js";
 
@@ -14,6 +15,8 @@ export function openShareDialog(workspace) {
   const life = choice(words.choices, 24);
   const links = h("div", { className: "share-links", aria: { live: "polite" } });
   const submit = submitButton(words.create);
+  const wanted = () => ({ label: label.value.trim(), hours: Number(life.value) });
+  const same = snippet(() => ({ method: "POST", path: `/api/v1/workspaces/${workspace.id}/shares`, body: wanted() }));
   const attempt = async (work) => {
     submit.disabled = true;
     dialog.hideError();
@@ -37,10 +40,11 @@ export function openShareDialog(workspace) {
     links.replaceChildren(h("h3", { textContent: words.links }), rows.length ? h("ul", {}, ...rows) : h("p", { className: "hint", textContent: words.none }));
   }
 
-  dialog.step([h("p", { textContent: words.note }), field(words.label, label, words.labelHint), field(words.lasts, life), links], [submit]);
+  dialog.step([h("p", { textContent: words.note }), field(words.label, label, words.labelHint), field(words.lasts, life), same.element, links], [submit]);
+  dialog.form.addEventListener("input", same.refresh);
   dialog.onSubmit = () =>
     attempt(async () => {
-      const made = await createShare(workspace.id, label.value.trim(), Number(life.value));
+      const made = await createShare(workspace.id, wanted());
       showOnce(dialog, words.once, made.link);
     });
   const changed = (event) => event.detail.workspace === workspace.id && dialog.isOpen && attempt(refresh);

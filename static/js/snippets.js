@@ -1,4 +1,4 @@
-// The action of a dialog as a program would do it: curl and Python, with a placeholder where the API token goes.
+// The action of a page as a program would do it: curl and Python, with a placeholder where the API token goes.
 
 import { h, prose } from "./dom.js";
 import { common, snippets as words } from "./strings.js";
@@ -8,10 +8,23 @@ const LANGUAGE_KEY = "tclone-snippet";
 /** A word of a POSIX shell: single quotes, and those inside closed, escaped and opened again. */
 const shellWord = (text) => (/^[A-Za-z0-9_./:@%+=,-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
-export function curl({ method, path, body }, origin = location.origin) {
-  const words = ["curl --fail-with-body --cacert ca.pem", method === "GET" ? "" : `-X ${method}`, '-H "Authorization: Bearer $TCLONE_TOKEN"'];
-  if (body !== undefined) words.push("-H 'Content-Type: application/json'", `-d ${shellWord(JSON.stringify(body))}`);
-  return [...words, shellWord(origin + path)].filter(Boolean).join(" \\\n  ");
+const CURL = "curl --fail-with-body --cacert ca.pem";
+const JSON_BODY = "-H 'Content-Type: application/json'";
+const lines = (parts) => parts.filter(Boolean).join(" \\\n  ");
+
+/** What of a request does not depend on who makes it. */
+function curlRest({ method, path, body, send, save }, origin) {
+  const parts = [method === "GET" ? "" : `-X ${method}`];
+  if (body !== undefined) parts.push(JSON_BODY, `-d ${shellWord(JSON.stringify(body))}`);
+  if (send) parts.push("-H 'Content-Type: application/octet-stream'", `--data-binary @${shellWord(send)}`);
+  return [...parts, save ? `-o ${shellWord(save)}` : "", shellWord(origin + path)];
+}
+
+export function curl(action, origin = location.origin) {
+  if (!action.person) return lines([CURL, '-H "Authorization: Bearer $TCLONE_TOKEN"', ...curlRest(action, origin)]);
+  const from = `-H ${shellWord(`Origin: ${origin}`)}`;
+  const login = lines([CURL, "-c cookies", from, JSON_BODY, "-d @login.json -o session.json", shellWord(`${origin}/api/v1/login`)]);
+  return `${login}\n${lines([CURL, "-b cookies", from, '-H "X-TClone-Key: $(jq -r .key session.json)"', ...curlRest(action, origin)])}`;
 }
 
 /** A Python literal of a JSON value; JSON's strings are Python's. */
@@ -23,28 +36,53 @@ function literal(value) {
   return JSON.stringify(value);
 }
 
-export function python({ method, path, body }, origin = location.origin) {
-  const request = ["import json, os, ssl, urllib.request", "", "request = urllib.request.Request(", `    ${JSON.stringify(origin + path)},`, `    method=${JSON.stringify(method)},`];
-  const type = body === undefined ? "" : ', "Content-Type": "application/json"';
-  request.push(`    headers={"Authorization": "Bearer " + os.environ["TCLONE_TOKEN"]${type}},`);
-  if (body !== undefined) request.push(`    data=json.dumps(${literal(body)}).encode(),`);
-  request.push(")", 'with urllib.request.urlopen(request, context=ssl.create_default_context(cafile="ca.pem")) as answer:');
-  return [...request, "    print(answer.read().decode())"].join("\n");
+function pythonRequest({ method, path, body, send }, origin, headers) {
+  const type = body !== undefined ? ', "Content-Type": "application/json"' : send ? ', "Content-Type": "application/octet-stream"' : "";
+  const made = ["request = urllib.request.Request(", `    ${JSON.stringify(origin + path)},`, `    method=${JSON.stringify(method)},`, `    headers={${headers}${type}},`];
+  if (body !== undefined) made.push(`    data=json.dumps(${literal(body)}).encode(),`);
+  if (send) made.push(`    data=open(${JSON.stringify(send)}, "rb").read(),`);
+  return [...made, ")"];
+}
+
+const pythonEnd = ({ save }) => (save ? `    open(${JSON.stringify(save)}, "wb").write(answer.read())` : "    print(answer.read().decode())");
+const TLS = 'ssl.create_default_context(cafile="ca.pem")';
+
+export function python(action, origin = location.origin) {
+  const begin = ["import json, os, ssl, urllib.request", ""];
+  if (!action.person) {
+    const request = pythonRequest(action, origin, '"Authorization": "Bearer " + os.environ["TCLONE_TOKEN"]');
+    return [...begin, ...request, `with urllib.request.urlopen(request, context=${TLS}) as answer:`, pythonEnd(action)].join("\n");
+  }
+  const from = `"Origin": ${JSON.stringify(origin)}`;
+  const login = [
+    `opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=${TLS}), urllib.request.HTTPCookieProcessor())`,
+    "login = urllib.request.Request(",
+    `    ${JSON.stringify(`${origin}/api/v1/login`)},`,
+    `    headers={${from}, "Content-Type": "application/json"},`,
+    '    data=open("login.json", "rb").read(),',
+    ")",
+    'key = json.load(opener.open(login))["key"]',
+  ];
+  return [...begin, ...login, ...pythonRequest(action, origin, `${from}, "X-TClone-Key": key`), "with opener.open(request) as answer:", pythonEnd(action)].join("\n");
 }
 
 const WRITERS = { curl, python };
 
-/** A part of a dialog that folds out. `action()` gives `{method, path, body}` of the moment; call `refresh()` on it after a change. */
-export function snippet(action) {
+/** A part of a dialog that folds out. `action()` gives `{method, path, body?, send?, save?, person?}` of the moment: the JSON body, or the file that is
+ * sent; the file that the answer goes to; whether only a person's login may do it. Call `refresh()` on it after a change. */
+export function snippet(action, { open = false } = {}) {
   const code = h("code");
   const text = h("pre", { className: "snippet-code", tabIndex: 0, aria: { label: words.title } }, code);
+  const note = h("p", { className: "hint" });
   let language = localStorage.getItem(LANGUAGE_KEY) in WRITERS ? localStorage.getItem(LANGUAGE_KEY) : "curl";
   const copy = h("button", { type: "button", className: "button small", textContent: common.copy, attributes: { "aria-live": "polite" } });
   const choices = Object.keys(WRITERS).map((name) => h("button", { type: "button", textContent: words[name], on: { click: () => choose(name) } }));
   const bar = h("div", { className: "snippet-bar" }, h("div", { className: "layouts", attributes: { role: "group", "aria-label": words.language } }, ...choices), copy);
-  const element = h("details", { className: "snippet" }, h("summary", { textContent: words.title }), bar, text, h("p", { className: "hint" }, ...prose(words.note)));
+  const element = h("details", { className: "snippet", open }, h("summary", { textContent: words.title }), bar, text, note);
   const refresh = () => {
-    code.textContent = WRITERS[language](action());
+    const now = action();
+    code.textContent = WRITERS[language](now);
+    note.replaceChildren(...prose(now.person ? words.personNote : words.note));
     Object.keys(WRITERS).forEach((name, index) => choices[index].setAttribute("aria-pressed", String(name === language)));
   };
   const choose = (name) => {

@@ -158,6 +158,9 @@ export const launch = {
   portsHint: "Each gets a port of the host, open to your network without a login.",
   memory: "Memory limit",
   memoryDefault: "Default (4 GiB)",
+  network: "Network",
+  networks: { open: "Open", none: "None" },
+  networkHint: "None: it reaches no server outside. Its published ports and its desktop are reached all the same.",
   submit: "Launch",
   build: "Build image",
   buildBusy: "Building…",
@@ -228,6 +231,7 @@ export const keys = {
     compare: "Compare with the next one",
     control: "Take control or hand back",
     keep: "Keep alive",
+    api: "By the API",
     help: "This help",
     back: "Back to the desktop",
   },
@@ -238,7 +242,29 @@ export const snippets = {
   curl: "curl",
   python: "Python",
   note: "`TCLONE_TOKEN` is an API token that may do it; `ca.pem` is what `tclone ca` prints.",
+  personNote: "Only a person may do it, not a token: `login.json` has your `user` and `password`. A hold ends 30 s after the last page of that login was closed.",
   language: "Language",
+};
+
+export const byApi = {
+  open: "The same by the API",
+  title: "What a program can do",
+  what: "What",
+  actions: {
+    take: "Take control",
+    handBack: "Hand back",
+    keep: "Keep alive",
+    holder: "See who has control",
+    picture: "Take a picture of its screen",
+    about: "See its state",
+    stats: "See its memory",
+    log: "Read its log",
+    send: "Send a file in",
+    fetch: "Fetch a file",
+    share: "Make a share link",
+    fork: "Fork",
+    discard: "Discard",
+  },
 };
 
 export const control = {

@@ -1,5 +1,6 @@
 // One workspace in the grid: a header with what can be done, and its desktop, console or the reason why there is none.
 
+import { openApi } from "./api_dialog.js";
 import { discard, launch, logs } from "./api.js";
 import { Console } from "./console.js";
 import { Control } from "./control.js";
@@ -11,7 +12,7 @@ import { Phases } from "./phases.js";
 import { PortLine } from "./portline.js";
 import { openShareDialog } from "./share_dialog.js";
 import { store } from "./store.js";
-import { common, share, states, tile as words } from "./strings.js";
+import { byApi, common, share, states, tile as words } from "./strings.js";
 
 const STREAMING = ["ready", "forking"];
 
@@ -43,9 +44,10 @@ export class Tile {
     this.reload = button(words.reconnect, { iconName: "reload", iconOnly: true, kind: "quiet", on: () => this.#desktop?.reopen() });
     this.trash = button(words.discard, { iconName: "trash", iconOnly: true, kind: "quiet danger-hover", on: () => openDiscard(this.workspace) });
     this.share = solo ? button(share.open, { iconName: "eye", on: () => openShareDialog(this.workspace) }) : null;
+    const api = solo ? button(byApi.open, { iconName: "code", iconOnly: true, kind: "quiet", on: () => openApi(this.workspace) }) : null;
     this.control = new Control(workspace, () => this.release());
     const open = solo ? null : h("a", { className: "button quiet icon-only", href: `/w/${workspace.id}`, title: words.alone, aria: { label: words.alone } }, icon("open"));
-    this.actions = h("div", { className: "tile-actions" }, this.control.toggle, this.fork, this.reload, this.control.clock, this.share, open, this.trash);
+    this.actions = h("div", { className: "tile-actions" }, this.control.toggle, this.fork, this.reload, this.control.clock, this.share, api, open, this.trash);
     const first = h("div", { className: "tile-line" }, this.name, this.chip, this.live, this.poor, this.keyboard);
     const second = h("div", { className: "tile-line tile-detail" }, this.meta, this.control.holder, this.control.left, this.control.keep, this.label, this.#ports.element);
     this.header = h("header", { className: "tile-header" }, this.dot, h("div", { className: "tile-title" }, first, second), this.actions);
@@ -234,13 +236,13 @@ export class Tile {
     if (text && !this.#overlay.hidden) this.#overlay.append(h("pre", { className: "log", tabIndex: 0, textContent: text, aria: { label: words.logLabel } }));
   }
 
-  /** A failed launch again: the same image, name, ports and memory. */
+  /** A failed launch again: the same image, name, ports, memory and network. */
   async #retry(clicked) {
     clicked.disabled = true;
-    const { image, name, ports, memory_limit: memory } = this.workspace;
+    const { image, name, ports, memory_limit: memory, network } = this.workspace;
     try {
       await discard(this.id);
-      await launch({ image, name, ports: Object.keys(ports).map(Number), ...(memory ? { memory } : {}) });
+      await launch({ image, name, ports: Object.keys(ports).map(Number), ...(memory ? { memory } : {}), ...(network === "none" ? { network } : {}) });
     } catch (failure) {
       clicked.disabled = false;
       this.#message(words.againFailed, failure.message, [clicked], "error");

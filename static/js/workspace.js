@@ -1,5 +1,6 @@
 // One workspace alone, as large as the window.
 
+import { openApi } from "./api_dialog.js";
 import { h } from "./dom.js";
 import { openDiscard } from "./discard.js";
 import { followKeyboard } from "./keyboard.js";
@@ -55,6 +56,7 @@ const leader = new Leader([
   { keys: ["d"], shown: "D", label: commands.discard, run: () => openDiscard(tile.workspace), enabled: here },
   { keys: ["t"], shown: "T", label: commands.control, run: () => tile.control.change(), enabled: () => tile !== null },
   { keys: ["k"], shown: "K", label: commands.keep, run: () => tile.control.keepAlive(), enabled: () => tile !== null },
+  { keys: ["s"], shown: "S", label: commands.api, run: () => openApi(tile.workspace), enabled: here },
   { keys: ["h"], shown: "H", label: commands.home, run: () => location.assign("/") },
 ]);
 

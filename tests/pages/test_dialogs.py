@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shlex
+import sys
+from pathlib import Path
 
 from playwright.async_api import Page, expect
 
 from tests.portal.browsing import tile_of
+from tests.portal.conftest import Portal
 from tests.portal.fake_engine import FakeEngine
 
 
@@ -72,3 +76,67 @@ async def test_nothing_lies_over_a_tile(page: Page, engine: FakeEngine) -> None:
         assert toast and box
         apart = toast["x"] + toast["width"] <= box["x"] or toast["y"] >= box["y"] + box["height"] or toast["y"] + toast["height"] <= box["y"]
         assert apart, "a message covers a tile"
+
+
+# Browsers know where names below localhost lead, Python asks the system.
+_FINDS_LOCALHOST = """import socket
+find = socket.getaddrinfo
+socket.getaddrinfo = lambda host, *rest, **more: find("127.0.0.1" if host.endswith(".localhost") else host, *rest, **more)
+"""
+
+
+async def _shown(page: Page) -> list[str]:
+    """The words of the snippet's last command."""
+    text = await page.get_by_role("dialog").locator(".snippet-code").inner_text()
+    return shlex.split(text.replace("\\\n", " ").splitlines()[-1])
+
+
+async def test_a_launch_says_what_may_be_reached(page: Page, engine: FakeEngine) -> None:
+    await page.get_by_role("button", name="Launch", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    await expect(dialog.get_by_role("radio", name="webtop-xfce")).to_be_checked()
+    await dialog.get_by_text("The same by the API").click()
+    words = await _shown(page)
+    assert json.loads(words[words.index("-d") + 1]) == {"image": "webtop-xfce", "ports": [3000]}
+    await dialog.get_by_role("radio", name="None").check()
+    words = await _shown(page)
+    assert json.loads(words[words.index("-d") + 1]) == {"image": "webtop-xfce", "ports": [3000], "network": "none"}
+    await dialog.get_by_role("button", name="Launch").click()
+    await expect(tile_of(page, "ws-1")).to_be_visible()
+    assert next(body["network"] for verb, body in engine.calls if verb == "launch") == "none"
+    assert engine.workspaces["ws-1"]["network"] == "none"
+
+
+async def test_what_has_no_dialog_is_shown_as_commands_too(page: Page, engine: FakeEngine, portal: Portal) -> None:
+    engine.add()
+    await page.goto(page.url + "w/ws-1")
+    await page.get_by_role("button", name="The same by the API").click()
+    dialog = page.get_by_role("dialog")
+    # Only a person takes control: the command logs in first, and no password is in it.
+    words = await _shown(page)
+    assert words[-1].endswith("/api/v1/workspaces/ws-1/lease") and "X-TClone-Key: $(jq -r .key session.json)" in words and words[words.index("-X") + 1] == "POST"
+    for choice in await dialog.get_by_label("What").locator("option").all_inner_texts():
+        await dialog.get_by_label("What").select_option(label=choice)
+        await dialog.get_by_role("button", name="curl").click()
+        words = await _shown(page)
+        path = words[-1].split("8443", 1)[-1]
+        assert path.count("/api/v1/workspaces/ws-1") == 1, choice
+        await dialog.get_by_role("button", name="Python").click()
+        compile(await dialog.locator(".snippet-code").inner_text(), choice, "exec")
+
+
+async def test_the_commands_for_persons_do_what_they_say(page: Page, engine: FakeEngine, portal: Portal, tmp_path: Path) -> None:
+    engine.add()
+    await page.goto(page.url + "w/ws-1")
+    await page.get_by_role("button", name="The same by the API").click()
+    dialog = page.get_by_role("dialog")
+    (tmp_path / "login.json").write_text(json.dumps({"user": "admin", "password": portal.password}))
+    (tmp_path / "ca.pem").write_text(portal.places.ca_certificate.read_text())
+    await dialog.get_by_role("button", name="Python").click()
+    (tmp_path / "take.py").write_text(_FINDS_LOCALHOST + await dialog.locator(".snippet-code").inner_text())
+    process = await asyncio.create_subprocess_exec(sys.executable, "take.py", cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
+    out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+    assert json.loads(out)["holder"] == "admin"
+    lease = portal.control.leases.of("ws-1")
+    assert lease is not None and lease.holder == "admin"

@@ -191,7 +191,7 @@ class FakeEngine:
         if any(item["name"] == body.get("name") for item in self.workspaces.values()):
             raise Conflict(f"the name {body['name']} is taken; choose another or remove that workspace")
         ports = {str(port["container"]): next(self._hosts) for port in body.get("ports", [])}
-        made = self.add(image=image["name"], desktop=image["desktop"] is not None, state="starting", ports=ports)
+        made = self.add(image=image["name"], desktop=image["desktop"] is not None, state="starting", ports=ports, network=body.get("network", "open"))
         self.changed(made, name=body.get("name") or f"{image['name']}-{made['id'][3:]}")
         self.background(self._become_ready(made))
         return web.json_response(made, status=201)
