@@ -16,6 +16,7 @@ from aiohttp import WSCloseCode, web
 
 from engine import __version__, doctor, findings, logs, readiness
 from engine.api_changes import ChangeRoutes
+from engine.api_desktop import DesktopRoutes
 from engine.api_exec import serve_exec
 from engine.api_files import FileRoutes
 from engine.api_ports import PortRoutes
@@ -92,6 +93,7 @@ class Api:
         self._files = FileRoutes(manager)
         self._changes = ChangeRoutes(manager, self._files)
         self._ports = PortRoutes(manager)
+        self._desktops = DesktopRoutes(manager, self._once, _json_body)
         self._under_way: dict[str, tuple[str, str, asyncio.Future[Any]]] = {}
         self._sockets: set[web.WebSocketResponse] = set()
 
@@ -122,6 +124,7 @@ class Api:
                 *self._files.routes(),
                 *self._changes.routes(),
                 *self._ports.routes(),
+                *self._desktops.routes(),
             ]
         )
         app.on_shutdown.append(self._close_sockets)
@@ -145,6 +148,7 @@ class Api:
                 await watcher.close(code=WSCloseCode.GOING_AWAY, message=b"the engine stops")
 
     async def _close_files(self, _: web.Application) -> None:
+        await self._manager.desktops.close()
         self._files.close()
 
     # Workspaces
@@ -192,10 +196,11 @@ class Api:
         answer = await self._once(body, "fork", lambda: self._forker.fork(ref, options))
         return web.json_response(answer, status=201)
 
-    async def _once(self, body: dict[str, Any], operation: str, work: Callable[[], Awaitable[Any]]) -> Any:
+    async def _once(self, body: dict[str, Any], operation: str, work: Callable[[], Awaitable[Any]], begun: Any = None) -> Any:
         """Carry an operation out once for each request id: a repetition gets the first one's answer, even after a restart.
 
-        The operation goes on when its caller goes away. Its failure is not kept: the same id may try again.
+        The operation goes on when its caller goes away. Its failure is not kept: the same id may try again. `begun`: what a repetition
+        gets when the engine ended in the midst of it; None when it may then be done again.
         """
         request_id = body.pop("request_id", None)
         if request_id is None:
@@ -205,7 +210,7 @@ class Api:
         digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
         under_way = self._under_way.get(request_id)
         if under_way is None:
-            task = self._manager.background(self._remembered(request_id, operation, digest, work))
+            task = self._manager.background(self._remembered(request_id, operation, digest, work, begun))
             self._under_way[request_id] = (operation, digest, task)
             task.add_done_callback(lambda _: self._under_way.pop(request_id, None))
         else:
@@ -213,12 +218,19 @@ class Api:
             _same_request(request_id, (first, first_digest), (operation, digest))
         return await asyncio.shield(task)
 
-    async def _remembered(self, request_id: str, operation: str, digest: str, work: Callable[[], Awaitable[Any]]) -> Any:
+    async def _remembered(self, request_id: str, operation: str, digest: str, work: Callable[[], Awaitable[Any]], begun: Any) -> Any:
         kept = await self._manager.database.answer_of(request_id)
         if kept is not None:
             _same_request(request_id, kept[:2], (operation, digest))
             return kept[2]
-        answer = await work()
+        if begun is not None:
+            await self._manager.database.save_answer(request_id, operation, digest, begun)
+        try:
+            answer = await work()
+        except EngineError:
+            if begun is not None:
+                await self._manager.database.forget_answer(request_id)
+            raise
         await self._manager.database.save_answer(request_id, operation, digest, answer)
         return answer
 

@@ -7,7 +7,7 @@ import contextlib
 import io
 import json
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -33,12 +33,13 @@ Image = dict[str, Any]
 
 @dataclass(frozen=True)
 class Screenshot:
-    """An encoded picture, its media type and entity tag, and the size of the whole screen."""
+    """An encoded picture, its media type and entity tag, the size of the whole screen and its own."""
 
     content: bytes
     content_type: str
     tag: str
     screen: tuple[int, int]
+    size: tuple[int, int]
 
 
 class ExecSession:
@@ -232,22 +233,40 @@ class EngineClient:
         """{"port", "token"} of the workspace's desktop, for driving it or (`viewer`) for watching; Conflict until it is ready."""
         return await self._json("GET", _path(ref, f"/stream-token?role={role}"))
 
-    async def screenshot(
-        self, ref: str, *, width: int | None = None, format: str = "png", max_age_ms: int = 0, tag: str | None = None
-    ) -> Screenshot | None:
-        """A picture of the desktop's screen, or None when it is still the one with `tag`. Conflict while there is none to take."""
-        values = {"width": width, "format": format, "max_age_ms": max_age_ms}
+    async def screenshot(self, ref: str, *, tag: str | None = None, region: Sequence[int] | None = None, **options: int | str | None) -> Screenshot | None:
+        """A picture of the desktop's screen, or None when it is still the one with `tag`. Conflict while there is none to take.
+
+        `options` as in the API: width, height, format, max_bytes, max_age_ms, settle_ms, wait_change_ms.
+        """
+        values = {**options, "region": ",".join(map(str, region)) if region else None}
         query = urlencode({name: value for name, value in values.items() if value is not None})
         headers = {hdrs.IF_NONE_MATCH: tag} if tag else {}
         async with self._request("GET", _path(ref, f"/screenshot?{query}"), headers=headers) as answer:
             if answer.status == 304:
                 return None
-            wide, _, high = answer.headers["Screen-Size"].partition("x")
-            return Screenshot(await answer.read(), answer.content_type, answer.headers[hdrs.ETAG], (int(wide), int(high)))
+            screen, size = _size(answer.headers["Screen-Size"]), _size(answer.headers["Picture-Size"])
+            return Screenshot(await answer.read(), answer.content_type, answer.headers[hdrs.ETAG], screen, size)
+
+    async def windows(self, ref: str) -> list[dict[str, Any]]:
+        """The windows of its desktop, the lowest first. Conflict, Unavailable."""
+        return (await self._json("GET", _path(ref, "/windows")))["windows"]
 
     async def idle(self, ref: str) -> dict[str, Any]:
         """{"idle_seconds"}: since somebody used mouse or keyboard of its desktop; null without one. Conflict while it is not ready."""
         return await self._json("GET", _path(ref, "/idle"))
+
+    async def act(
+        self, ref: str, actions: list[dict[str, Any]], *, size: tuple[int, int] | None = None, request_id: str | None = None
+    ) -> dict[str, Any]:
+        """Mouse, keys, windows and clipboard: {"results", "screen", "cursor"}, see docs/reference/actions.md. With the same `request_id` once only."""
+        body: dict[str, Any] = {"actions": actions, "request_id": request_id or uuid.uuid4().hex}
+        if size is not None:
+            body["size"] = list(size)
+        return await self._json("POST", _path(ref, "/actions"), body)
+
+    async def release(self, ref: str) -> None:
+        """Stop actions that are under way and let go of what they hold."""
+        await self._json("POST", _path(ref, "/release"))
 
     async def logs(self, ref: str, *, tail: int = 200, follow: bool = False) -> AsyncIterator[bytes]:
         """Console output in chunks; with `follow` until the workspace is removed."""
@@ -397,6 +416,11 @@ def _error_from(error: dict[str, Any]) -> EngineError:
 
 def _path(ref: str, rest: str = "") -> str:
     return f"/v1/workspaces/{quote(ref, safe='')}{rest}"
+
+
+def _size(text: str) -> tuple[int, int]:
+    wide, _, high = text.partition("x")
+    return int(wide), int(high)
 
 
 def _file_path(ref: str, rest: str, path: bytes | str, **fields: object) -> str:

@@ -123,6 +123,10 @@ class Database:
             )
         )
 
+    async def forget_answer(self, request: str) -> None:
+        """The request failed before it did anything: it may come again."""
+        await self._run(lambda: self._connection.execute("DELETE FROM requests WHERE request = ?", (request,)))
+
     # Journal
 
     async def journal_begin(self, operation: str, data: dict[str, Any]) -> int:

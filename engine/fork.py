@@ -353,6 +353,8 @@ class Forker:
                 branch.error = error.message
             run.errors[branch.id] = error.message
         else:
+            # Before anybody is told that it is ready: what was pressed in the source is not to be pressed here.
+            await manager.desktops.settle(branch, run.source.id)
             if branch.state is State.STARTING:
                 branch.stream_token = token
                 branch.move_to(State.READY)

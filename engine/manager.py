@@ -18,6 +18,7 @@ from engine import bundle, overlay, readiness, syscalls
 from engine.cgroups import Cgroups, Limits
 from engine.config import Config
 from engine.database import Database
+from engine.desktop.service import Desktops
 from engine.errors import BadRequest, Conflict, EngineError, Internal, NotFound
 from engine.events import Events
 from engine.identity import write_launch_files
@@ -76,6 +77,7 @@ class Manager:
         self.events = Events(lambda: [workspace.public() for workspace in self.workspaces.values()])
         self.workspaces: dict[str, Workspace] = {}
         self.stream_tokens = StreamTokens()
+        self.desktops = Desktops(self.executor)
         self.locks: dict[str, asyncio.Lock] = {}
         self.forks_begun: Counter[str] = Counter()
         self._names_taken: set[str] = set()
@@ -184,6 +186,7 @@ class Manager:
         self.unwatch(workspace.id)
         self.workspaces.pop(workspace.id, None)
         self.stream_tokens.forget(workspace.id)
+        self.desktops.forget(workspace.id)
         await self.destroy(workspace.id)
         await self.database.delete_workspace(workspace.id, now(), forget=True)
         self.events.publish("gone", workspace.id, {})
@@ -352,6 +355,7 @@ class Manager:
         workspace.move_to(State.GONE)
         self.workspaces.pop(workspace.id, None)
         self.stream_tokens.forget(workspace.id)
+        self.desktops.forget(workspace.id)
         self.locks.pop(workspace.id, None)
         self.forks_begun.pop(workspace.id, None)
         await self.database.delete_workspace(workspace.id, now())

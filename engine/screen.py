@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import io
 import os
 import time
 import weakref
@@ -19,25 +17,25 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from PIL import Image
-
 from engine import syscalls, x11
 from engine.errors import Conflict, Unavailable
+from engine.pixels import Wanted, encoded
 from engine.threads import in_thread
 from engine.workspace import State, Workspace
 
 T = TypeVar("T")
 
-FORMATS = {"jpeg": "image/jpeg", "png": "image/png"}
 MOST_AGE_MS = 10_000
 SMALLEST_WIDTH, LARGEST_WIDTH = 16, 7680
+FEWEST_BYTES, MOST_BYTES = 10_000, 64 << 20
+MOST_WAIT_MS = 30_000
 
 _DISPLAY = ":1"
 # A server that is frozen or hostile; one on a busy machine needs a tenth of it.
 _GRAB_SECONDS = 5.0
-_JPEG_QUALITY = 72
-# Level 1 takes a third of the time of the usual 6, for a fifth more bytes.
-_PNG_LEVEL = 1
+# How often a screen is looked at by whoever waits for it to change, or to come to rest.
+_LOOK_SECONDS = 0.08
+_GLANCE = Wanted(width=320, format="jpeg")
 _ENCODERS = 2
 # Pictures kept for whoever asks next, a few for each workspace; full-size ones are kept too, so their bytes count.
 _KEPT_BYTES = 32 << 20
@@ -59,7 +57,7 @@ class Screens:
     """The screens of an engine's workspaces. One grab at a time for each of them; what came in meanwhile shares it when that is fresh enough."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, int | None, str], Picture] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, Wanted], Picture] = OrderedDict()
         self._bytes = 0
         # Only those in use: a workspace that is gone leaves nothing.
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
@@ -68,29 +66,53 @@ class Screens:
     def close(self) -> None:
         self._encoders.shutdown(wait=False, cancel_futures=True)
 
-    async def picture(self, workspace: Workspace, width: int | None = None, format: str = "png", max_age: float = 0.0) -> Picture:
-        """What the screen shows, at most `width` pixels wide (never enlarged), in a `format` of FORMATS.
+    async def picture(self, workspace: Workspace, wanted: Wanted = Wanted(), max_age: float = 0.0) -> Picture:
+        """What the screen shows.
 
         A picture that was begun no more than `max_age` seconds before this call will do; with 0 it shows everything that happened before
-        the call. Raises Conflict while there is no screen to look at, Unavailable when the X server does not answer.
+        the call. Raises BadRequest for a region that is not there, Conflict while there is no screen to look at, Unavailable when the X server does not answer.
         """
         if not workspace.desktop:
             raise Conflict(f"{workspace.id} has no desktop: its image {workspace.image} is headless")
         oldest = time.monotonic() - max_age
         lock = self._locks.setdefault(workspace.id, asyncio.Lock())
         async with lock:
-            kept = self._kept.get((workspace.id, width, format))
+            kept = self._kept.get((workspace.id, wanted))
             if kept is not None and kept.begun >= oldest:
-                self._kept.move_to_end((workspace.id, width, format))
+                self._kept.move_to_end((workspace.id, wanted))
                 return kept
             if workspace.state is not State.READY:
                 # Frozen, or about to be: a question now would only be a connection more in what is captured.
                 raise Conflict(f"{workspace.id} shows no picture now: it is {workspace.state.value}; try again when it is ready")
             begun = time.monotonic()
             raster = await self._grab(workspace)
-            made = await in_thread(lambda: _encoded(raster, width, format, begun), self._encoders)
-            self._keep((workspace.id, width, format), made)
+            picture = await in_thread(lambda: encoded(raster, wanted), self._encoders)
+            made = Picture(picture.content, picture.format, picture.tag, picture.size, (raster.width, raster.height), begun)
+            self._keep((workspace.id, wanted), made)
             return made
+
+    async def changed(self, workspace: Workspace, wanted: Wanted, tag: str, seconds: float) -> Picture:
+        """The first picture that is another one than that with `tag`; after `seconds` the one there is. Raises as `picture`."""
+        deadline = time.monotonic() + seconds
+        while True:
+            # Whoever else waits for the same picture shares it.
+            picture = await self.picture(workspace, wanted, _LOOK_SECONDS / 2)
+            if picture.tag != tag or time.monotonic() >= deadline:
+                return picture
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def at_rest(self, workspace: Workspace, wanted: Wanted, seconds: float) -> Picture:
+        """A picture of a screen that has not changed for two looks; after `seconds` the one there is. Raises as `picture`."""
+        deadline = time.monotonic() + seconds
+        # A small picture costs a tenth of a whole one and shows whatever still moves, but for a few pixels.
+        before = ""
+        while time.monotonic() < deadline:
+            tag = (await self.picture(workspace, _GLANCE)).tag
+            if tag == before:
+                break
+            before = tag
+            await asyncio.sleep(_LOOK_SECONDS)
+        return await self.picture(workspace, wanted)
 
     async def idle(self, workspace: Workspace) -> float | None:
         """Seconds since mouse or keyboard of its desktop were used; None for a workspace without one. Raises Conflict, Unavailable."""
@@ -118,29 +140,10 @@ class Screens:
         finally:
             os.close(root)
 
-    def _keep(self, key: tuple[str, int | None, str], picture: Picture) -> None:
+    def _keep(self, key: tuple[str, Wanted], picture: Picture) -> None:
         with contextlib.suppress(KeyError):
             self._bytes -= len(self._kept.pop(key).content)
         self._kept[key] = picture
         self._bytes += len(picture.content)
         while self._bytes > _KEPT_BYTES:
             self._bytes -= len(self._kept.popitem(last=False)[1].content)
-
-
-def _encoded(raster: x11.Raster, width: int | None, format: str, begun: float) -> Picture:
-    """Scale and encode. Runs in a thread; Pillow lets go of the interpreter while it works."""
-    screen = (raster.width, raster.height)
-    # As four channels the pixels need no copy before they are made fewer; blue and red change places at the end.
-    image = Image.frombuffer("RGBX", screen, raster.pixels, "raw", "RGBX", 0, 1)
-    if width is not None and width < raster.width:
-        # First by a whole factor, which is three times as fast as one step.
-        image = image.resize((width, max(1, round(raster.height * width / raster.width))), Image.Resampling.BOX, reducing_gap=1.0)
-    pixels = raster.pixels if image.size == screen else image.tobytes()
-    tag = hashlib.blake2b(pixels, digest_size=12, person=format.encode()).hexdigest()
-    image = Image.frombuffer("RGB", image.size, pixels, "raw", "BGRX", 0, 1)
-    file = io.BytesIO()
-    if format == "jpeg":
-        image.save(file, "JPEG", quality=_JPEG_QUALITY)
-    else:
-        image.save(file, "PNG", compress_level=_PNG_LEVEL)
-    return Picture(file.getvalue(), format, tag, image.size, screen, begun)

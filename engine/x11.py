@@ -47,6 +47,8 @@ class Screen:
     root: int
     width: int
     height: int
+    # The keycodes that there are, first and last.
+    keycodes: tuple[int, int] = (8, 255)
 
 
 @dataclass(frozen=True)
@@ -75,15 +77,15 @@ async def _asked(root_fd: int, display: str, question: Callable[[asyncio.Abstrac
     """Connect, ask, leave."""
     loop = asyncio.get_running_loop()
     try:
-        with _socket_of(root_fd, display) as sock:
-            return await question(loop, sock, await _greeted(loop, sock))
+        with socket_of(root_fd, display) as sock:
+            return await question(loop, sock, await greeted(loop, sock))
     except EOFError:
         raise XError(f"display {display}: the X server closed the connection") from None
     except OSError as error:
         raise XError(f"display {display}: {error}") from error
 
 
-def _socket_of(root_fd: int, display: str) -> socket.socket:
+def socket_of(root_fd: int, display: str) -> socket.socket:
     """A connection to the display's socket file, found with the kernel holding the walk inside the tree."""
     number = _DISPLAY.fullmatch(display)
     if number is None:
@@ -106,12 +108,13 @@ def _socket_of(root_fd: int, display: str) -> socket.socket:
         os.close(found)
 
 
-async def _greeted(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> Screen:
+async def greeted(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> Screen:
+    """What a server says to a new client. Raises XError."""
     await loop.sock_sendall(sock, _SETUP)
-    status, _, _, _, words = _SETUP_HEAD.unpack(await _receive(loop, sock, _SETUP_HEAD.size))
+    status, _, _, _, words = _SETUP_HEAD.unpack(await receive(loop, sock, _SETUP_HEAD.size))
     if words * 4 > _LONGEST_SETUP:
         raise XError("the X server's greeting is too long")
-    greeting = bytes(await _receive(loop, sock, words * 4))
+    greeting = bytes(await receive(loop, sock, words * 4))
     if status != 1:
         raise XError("the X server lets nobody in without authority")
     return screen_of(greeting)
@@ -120,26 +123,26 @@ async def _greeted(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> Scre
 async def _grab(loop: asyncio.AbstractEventLoop, sock: socket.socket, screen: Screen) -> Raster:
     request = struct.pack("<BBHIhhHHI", _GET_IMAGE, _Z_PIXMAP, 5, screen.root, 0, 0, screen.width, screen.height, _ALL_PLANES)
     await loop.sock_sendall(sock, request)
-    kind, depth, _, length, *_ = _REPLY.unpack(await _receive(loop, sock, _REPLY.size))
+    kind, depth, _, length, *_ = _REPLY.unpack(await receive(loop, sock, _REPLY.size))
     size = screen.width * screen.height * _BYTES_PER_PIXEL
     if kind != 1 or depth != 24 or length * 4 != size:
         raise XError(f"the X server did not send its picture (reply {kind}, depth {depth})")
-    return Raster(screen.width, screen.height, await _receive(loop, sock, size))
+    return Raster(screen.width, screen.height, await receive(loop, sock, size))
 
 
 async def _idle(loop: asyncio.AbstractEventLoop, sock: socket.socket, screen: Screen) -> float:
     await loop.sock_sendall(sock, struct.pack("<BBHHH16s", _QUERY_EXTENSION, 0, 6, len(_SCREEN_SAVER), 0, _SCREEN_SAVER))
-    present, opcode = _EXTENSION_REPLY.unpack(await _receive(loop, sock, _EXTENSION_REPLY.size))
+    present, opcode = _EXTENSION_REPLY.unpack(await receive(loop, sock, _EXTENSION_REPLY.size))
     if not present:
         raise XError("the X server does not count idle time (no MIT-SCREEN-SAVER)")
     await loop.sock_sendall(sock, struct.pack("<BBHI", opcode, _QUERY_INFO, 2, screen.root))
-    kind, milliseconds = _INFO_REPLY.unpack(await _receive(loop, sock, _INFO_REPLY.size))
+    kind, milliseconds = _INFO_REPLY.unpack(await receive(loop, sock, _INFO_REPLY.size))
     if kind != 1:
         raise XError("the X server does not say how long it was idle")
     return milliseconds / 1000
 
 
-async def _receive(loop: asyncio.AbstractEventLoop, sock: socket.socket, size: int) -> bytearray:
+async def receive(loop: asyncio.AbstractEventLoop, sock: socket.socket, size: int) -> bytearray:
     """Just `size` bytes. Raises EOFError when the server closes before."""
     data = bytearray(size)
     view, filled = memoryview(data), 0
@@ -155,6 +158,7 @@ def screen_of(greeting: bytes) -> Screen:
     """The first screen that a server's greeting describes. Raises XError for one that does not have the picture format we read."""
     try:
         vendor_length, _, screens, formats, byte_order = struct.unpack_from("<HHBBB", greeting, 16)
+        keycodes = struct.unpack_from("<BB", greeting, 26)
         offset = 32 + (vendor_length + 3) // 4 * 4
         depths = [struct.unpack_from("<BB", greeting, offset + 8 * index) for index in range(formats)]
         root, width, height, root_depth = struct.unpack_from("<I16xHH14xB", greeting, offset + 8 * formats)
@@ -164,4 +168,6 @@ def screen_of(greeting: bytes) -> Screen:
         raise XError("the X server's screen does not have 24 bits of colour in 32, lowest byte first")
     if not 1 <= width * height <= MOST_PIXELS:
         raise XError(f"a screen of {width}x{height} is not one")
-    return Screen(root, width, height)
+    if not 8 <= keycodes[0] <= keycodes[1]:
+        raise XError(f"keycodes from {keycodes[0]} to {keycodes[1]} are none")
+    return Screen(root, width, height, keycodes)

@@ -18,7 +18,8 @@ import pytest
 from PIL import Image
 
 from engine import screen, syscalls, x11
-from engine.errors import Conflict, Unavailable
+from engine.errors import BadRequest, Conflict, Unavailable
+from engine.pixels import Wanted
 from engine.screen import Screens
 from engine.workspace import State, Workspace
 
@@ -48,15 +49,19 @@ class FakeX:
         self.grabs = 0
         self.questions: list[bytes] = []
         self.delay = 0.0
+        self.noise = False
+        self.colours: list[tuple[int, int, int]] = []  # of the left half, one for each picture
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.questions.append(await reader.readexactly(12))
         writer.write(greeting())
         self.questions.append(await reader.readexactly(20))
+        if self.colours:
+            self.left = self.colours.pop(0)
         row = pixel(self.left) * (WIDTH // 2) + pixel(self.right) * (WIDTH // 2)
         await asyncio.sleep(self.delay)
         self.grabs += 1
-        writer.write(struct.pack("<BBHIIIIIII", 1, 24, 1, WIDTH * HEIGHT, 33, 0, 0, 0, 0, 0) + row * HEIGHT)
+        writer.write(struct.pack("<BBHIIIIIII", 1, 24, 1, WIDTH * HEIGHT, 33, 0, 0, 0, 0, 0) + (random.Random(1).randbytes(4 * WIDTH * HEIGHT) if self.noise else row * HEIGHT))
         await writer.drain()
 
 
@@ -109,8 +114,8 @@ async def test_a_png_has_the_screens_pixels(screens: Screens) -> None:
 
 async def test_a_thumbnail_is_scaled_and_never_enlarged(screens: Screens) -> None:
     async with serving(FakeX()) as workspace:
-        small = await screens.picture(workspace, 320, "jpeg")
-        large = await screens.picture(workspace, 4000, "jpeg")
+        small = await screens.picture(workspace, Wanted(320, format="jpeg"))
+        large = await screens.picture(workspace, Wanted(4000, format="jpeg"))
     image = opened(small)
     assert (image.format, image.size) == ("JPEG", (320, 200))
     assert all(abs(is_ - wanted) < 8 for is_, wanted in zip(image.getpixel((60, 100)), RED, strict=True))
@@ -118,13 +123,60 @@ async def test_a_thumbnail_is_scaled_and_never_enlarged(screens: Screens) -> Non
     assert opened(large).size == (WIDTH, HEIGHT) and small.screen == (WIDTH, HEIGHT)
 
 
+async def test_a_region_is_cut_out_and_scaled_to_a_size(screens: Screens) -> None:
+    async with serving(FakeX()) as workspace:
+        cut = opened(await screens.picture(workspace, Wanted(region=(310, 0, 330, 10))))
+        large = await screens.picture(workspace, Wanted(width=400, height=200, region=(310, 0, 330, 10)))
+        assert (cut.size, cut.getpixel((9, 9)), cut.getpixel((10, 0))) == ((20, 10), RED, BLUE)
+        assert opened(large).size == large.size == (400, 200) and opened(large).getpixel((399, 199)) == BLUE
+        for region in ((0, 0, 641, 10), (5, 5, 5, 10), (0, 0, 10, 401)):
+            with pytest.raises(BadRequest, match="inside the screen of 640x400"):
+                await screens.picture(workspace, Wanted(region=region))
+
+
+async def test_a_picture_that_has_to_be_small_keeps_its_size(screens: Screens) -> None:
+    fake = FakeX()
+    fake.noise = True
+    async with serving(fake) as workspace:
+        whole = await screens.picture(workspace)
+        small = await screens.picture(workspace, Wanted(most_bytes=120_000))
+        webp = await screens.picture(workspace, Wanted(format="webp", most_bytes=120_000))
+        assert len(whole.content) > 500_000 and whole.format == "png"
+        for picture, format in ((small, "JPEG"), (webp, "WEBP")):
+            image = opened(picture)
+            assert len(picture.content) <= 120_000 and (image.format, image.size) == (format, (WIDTH, HEIGHT))
+        with pytest.raises(BadRequest, match="ask for a smaller one"):
+            await screens.picture(workspace, Wanted(most_bytes=10_000))
+
+
+async def test_who_waits_for_a_change_is_told_of_it(screens: Screens) -> None:
+    fake = FakeX()
+    async with serving(fake) as workspace:
+        first = await screens.picture(workspace)
+        assert (await screens.changed(workspace, Wanted(), first.tag, 0.3)).tag == first.tag
+        waiting = asyncio.ensure_future(screens.changed(workspace, Wanted(), first.tag, 20))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        fake.left = GREEN
+        assert opened(await asyncio.wait_for(waiting, 10)).getpixel((0, 0)) == GREEN
+
+
+async def test_who_waits_for_rest_gets_what_comes_last(screens: Screens) -> None:
+    fake = FakeX()
+    fake.colours = [RED, GREEN, BLUE, GREEN, (9, 9, 9)]
+    async with serving(fake) as workspace:
+        assert opened(await screens.at_rest(workspace, Wanted(), 20)).getpixel((0, 0)) == (9, 9, 9)
+        fake.colours = [(n, 0, 0) for n in range(200)]
+        await asyncio.wait_for(screens.at_rest(workspace, Wanted(), 0.5), 10)  # one that never rests
+
+
 async def test_the_tag_changes_with_the_picture_only(screens: Screens) -> None:
     fake = FakeX()
     async with serving(fake) as workspace:
-        tags = [(await screens.picture(workspace, 320, "jpeg")).tag for _ in range(2)]
+        tags = [(await screens.picture(workspace, Wanted(320, format="jpeg"))).tag for _ in range(2)]
         fake.right = GREEN
-        tags.append((await screens.picture(workspace, 320, "jpeg")).tag)
-        tags.append((await screens.picture(workspace, 320, "png")).tag)
+        tags.append((await screens.picture(workspace, Wanted(320, format="jpeg"))).tag)
+        tags.append((await screens.picture(workspace, Wanted(320, format="png"))).tag)
     assert tags[0] == tags[1] != tags[2] != tags[3]
     assert fake.grabs == 4
 
@@ -133,24 +185,24 @@ async def test_a_picture_is_shared_when_it_is_fresh_enough(screens: Screens) -> 
     fake = FakeX()
     fake.delay = 0.05
     async with serving(fake) as workspace:
-        await asyncio.gather(*(screens.picture(workspace, 320, "jpeg", 5.0) for _ in range(10)))
+        await asyncio.gather(*(screens.picture(workspace, Wanted(320, format="jpeg"), 5.0) for _ in range(10)))
         assert fake.grabs == 1
         # Whoever wants what is on the screen now gets one begun after the question, however many ask.
-        await screens.picture(workspace, 320, "jpeg", 0.0)
+        await screens.picture(workspace, Wanted(320, format="jpeg"), 0.0)
         assert fake.grabs == 2
         # The first of them begins at once; the others, who came after that, share the next one.
-        await asyncio.gather(*(screens.picture(workspace, 320, "jpeg", 0.0) for _ in range(10)))
+        await asyncio.gather(*(screens.picture(workspace, Wanted(320, format="jpeg"), 0.0) for _ in range(10)))
         assert fake.grabs == 4
 
 
 async def test_no_question_is_asked_while_a_workspace_is_being_forked(screens: Screens) -> None:
     fake = FakeX()
     async with serving(fake) as workspace:
-        await screens.picture(workspace, 320, "jpeg")
+        await screens.picture(workspace, Wanted(320, format="jpeg"))
         workspace.state = State.FORKING
-        assert (await screens.picture(workspace, 320, "jpeg", 60)).screen == (WIDTH, HEIGHT)
+        assert (await screens.picture(workspace, Wanted(320, format="jpeg"), 60)).screen == (WIDTH, HEIGHT)
         with pytest.raises(Conflict, match="ws-1 shows no picture now: it is forking"):
-            await screens.picture(workspace, 320, "jpeg")
+            await screens.picture(workspace, Wanted(320, format="jpeg"))
     assert fake.grabs == 1
 
 
@@ -210,7 +262,7 @@ async def test_a_server_that_says_nothing_holds_up_nobody_else(screens: Screens,
         stuck.id = "ws-2"
         asking = [asyncio.ensure_future(screens.picture(stuck)) for _ in range(4)]
         await asyncio.sleep(0.05)
-        assert (await screens.picture(good, 320, "jpeg")).screen == (WIDTH, HEIGHT)
+        assert (await screens.picture(good, Wanted(320, format="jpeg"))).screen == (WIDTH, HEIGHT)
         assert not any(task.done() for task in asking), "the good one waited for the stuck one"
         outcomes = await asyncio.gather(*asking, return_exceptions=True)
         assert all(isinstance(outcome, Unavailable) for outcome in outcomes)

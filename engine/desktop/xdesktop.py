@@ -1,0 +1,92 @@
+"""The desktop of an X server: input by XTEST, which programs cannot tell from a person's."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import AsyncIterator
+
+from engine.desktop import windows
+from engine.desktop.connection import Connection, connected
+from engine.desktop.held import Held
+from engine.desktop.interface import Desktop, Window
+from engine.desktop.keyboard import BUTTON_PRESS, BUTTON_RELEASE, MOTION, RELEASE, Keyboard, mapping
+
+_FAKE_INPUT, _QUERY_POINTER, _QUERY_KEYMAP = 2, 38, 44
+_XTEST = "XTEST"
+_BUTTONS_IN_MASK = 5
+
+
+class XDesktop(Desktop):
+    """One connection's. `opened` makes it."""
+
+    def __init__(self, x: Connection, xtest: int, held: Held) -> None:
+        self._x = x
+        self._xtest = xtest
+        self._held = held
+        self._keyboard = Keyboard(x, held, self._fake, lambda: windows.caught_up(x))
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self._x.screen.width, self._x.screen.height
+
+    async def cursor(self) -> tuple[int, int]:
+        reply = await self._x.ask(struct.pack("<BBHI", _QUERY_POINTER, 0, 2, self._x.screen.root))
+        x, y = struct.unpack_from("<hh", reply, 16)
+        return x, y
+
+    async def move(self, x: int, y: int) -> None:
+        await self._x.send(self._fake(MOTION, 0, x, y))
+        await self._x.settled()
+
+    async def button(self, number: int, down: bool) -> None:
+        if down and number not in self._held.buttons:
+            self._held.buttons.append(number)
+        await self._x.send(self._fake(BUTTON_PRESS if down else BUTTON_RELEASE, number))
+        await self._x.settled()
+        if not down and number in self._held.buttons:
+            self._held.buttons.remove(number)
+
+    async def press(self, chord: list[int]) -> None:
+        await self._keyboard.press(await self._keyboard.codes(chord))
+
+    async def release(self, chord: list[int]) -> None:
+        await self._keyboard.release(await self._keyboard.codes(chord))
+
+    async def type(self, text: str, delay: float) -> None:
+        await self._keyboard.type(text, delay, self._held.pause)
+
+    async def finish(self) -> None:
+        if not self._held.keys:
+            await self._keyboard.give_back()
+
+    async def let_go(self, keys: list[int], buttons: list[int], borrowed: set[int]) -> None:
+        await self._x.send(*(self._fake(RELEASE, code) for code in reversed(keys)))
+        await self._x.send(*(self._fake(BUTTON_RELEASE, number) for number in reversed(buttons)))
+        await self._x.send(*(mapping(code, 0) for code in borrowed))
+        await self._x.settled()
+
+    async def let_go_of_all(self) -> None:
+        down = (await self._x.ask(struct.pack("<BBH", _QUERY_KEYMAP, 0, 1)))[8:40]
+        keys = [code for code in range(8, 256) if down[code // 8] & 1 << code % 8]
+        reply = await self._x.ask(struct.pack("<BBHI", _QUERY_POINTER, 0, 2, self._x.screen.root))
+        (mask,) = struct.unpack_from("<H", reply, 24)
+        await self.let_go(keys, [number for number in range(1, _BUTTONS_IN_MASK + 1) if mask & 1 << 7 + number], set())
+
+    async def windows(self) -> list[Window]:
+        return await windows.listed(self._x)
+
+    async def activate(self, window: int) -> None:
+        await windows.activate(self._x, window)
+
+    def _fake(self, kind: int, detail: int, x: int = 0, y: int = 0) -> bytes:
+        """An input event made up. A motion's place is on the first screen; its detail 0 says that it is absolute."""
+        root = self._x.screen.root if kind == MOTION else 0
+        return struct.pack("<BBHBBHII8xhh8x", self._xtest, _FAKE_INPUT, 9, kind, detail, 0, 0, root, x, y)
+
+
+@contextlib.asynccontextmanager
+async def opened(root_fd: int, display: str, held: Held) -> AsyncIterator[XDesktop]:
+    """The desktop of `display` in the tree at `root_fd`. Raises XError."""
+    async with connected(root_fd, display) as x:
+        yield XDesktop(x, await x.extension(_XTEST), held)
