@@ -12,10 +12,12 @@ from portal import audit, oidc, security
 from portal.access import Access
 from portal.api import control as api_control
 from portal.api.account import Account
+from portal.api.actions import Actions
 from portal.api.administration import Administration
 from portal.api.files import Files
 from portal.api.images import Images
 from portal.api.logins import Logins
+from portal.api.models import Models
 from portal.api.oidc import Oidc
 from portal.api.operations import Operations
 from portal.api.ports import Ports
@@ -43,6 +45,7 @@ from portal.presence import Presence
 from portal.principal import Role
 from portal.private import Private
 from portal.quotas import Quotas
+from portal.rates import Rates
 from portal.routes import Router
 from portal.settings import Settings, SettingsStore
 from portal.sessions import ABSOLUTE_SECONDS, IDLE_SECONDS, Session
@@ -89,6 +92,8 @@ class Control:
         self._live = Live(self.feed, self.sessions, self.identity, self.owners, self.leases, presence)
         self._router = Router(self.identity, self.owners, self.leases, self.lifetimes)
         self._inside = Inside(self.node)
+        self._actions = Actions(self.node, self._router, Rates())
+        self.leases.changed = self._actions.release
         self._terminals = Terminals(self._inside, self.access.endings, self.identity, self._router)
         self.private = Private(self.access, self.tickets, self.viewers).application()
         provider = oidc.settings(config)
@@ -109,7 +114,7 @@ class Control:
         administration = Administration(self.settings, self.quotas, self.feed, self.owners, self.viewers, places.run, places.audit)
         control = api_control.Control(self.leases, self.lifetimes)
         operations = Operations(self.database, self.feed, self._metrics)
-        inside = [Ports(self._inside), files, Screens(self.node)]
+        inside = [Ports(self._inside), files, Screens(self.node), self._actions, Models(self._actions, self.node)]
         parts = [logins, workspaces, control, Images(self.builds), administration, operations, *inside]
         parts += [Account(self.access, passwords, self.tickets), Users(self.access, passwords, self.quotas), Tokens(self.access), shares]
         routes = [route for part in parts for route in part.routes()]

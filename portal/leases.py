@@ -7,7 +7,7 @@ import contextlib
 import logging
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -46,10 +46,16 @@ class Lease:
         return told
 
 
+async def _nothing(_: str) -> None:
+    """For when nobody needs to know."""
+
+
 class Leases:
     """All holds, kept in the database so that a restart of the portal gives no desktop away."""
 
     def __init__(self, database: Database, feed: Feed, sessions: Sessions, presence: Presence, clock: Callable[[], float] = time.time) -> None:
+        # Called when control of a workspace changes hands: whoever had it holds no key any more.
+        self.changed: Callable[[str], Awaitable[None]] = _nothing
         self._database = database
         self._feed = feed
         self._sessions = sessions
@@ -101,7 +107,9 @@ class Leases:
             raise Conflicting(f"{workspace} is held by {current.holder}; take it with `force` if that is agreed", lease=current.public())
         lease = Lease(workspace, self._epochs.get(workspace, 0) + 1, principal.user, session.id, now, now + TTL_SECONDS)
         audit.record("control-taken", user=principal.user, workspace=workspace, epoch=lease.epoch, taken_from=current.holder if current else None)
-        return await self._put(lease)
+        kept = await self._put(lease)
+        await self.changed(workspace)
+        return kept
 
     async def hand_back(self, principal: Principal, workspace: str) -> None:
         """End the hold, whoever has it. Raises Forbidden for a program: only a person clears a person's hold."""
@@ -153,6 +161,7 @@ class Leases:
         # The row stays, without a holder: the next hold has another epoch, also after a restart.
         query = "UPDATE leases SET holder = NULL, session = NULL WHERE workspace = ?"
         await self._database.run(lambda db: db.execute(query, (lease.workspace,)))
+        await self.changed(lease.workspace)
 
     async def _sweep(self) -> None:
         while True:

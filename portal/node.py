@@ -70,10 +70,23 @@ class Node:
         call = self._client.fork(identity, copies=copies, name=name, tcp_close=tcp_close, network=network, labels=labels)
         return checked_fork(await self._bounded(call, self._patience.work))
 
-    async def screenshot(self, identity: str, width: int | None, format: str, max_age_ms: int, tag: str | None) -> Screenshot | None:
-        """A picture of the desktop's screen; None when it is still the one with `tag`."""
-        call = self._client.screenshot(identity, width=width, format=format, max_age_ms=max_age_ms, tag=tag)
-        return await self._bounded(call, self._patience.read)
+    async def screenshot(self, identity: str, tag: str | None = None, **options: Any) -> Screenshot | None:
+        """A picture of the desktop's screen; None when it is still the one with `tag`. `options` as the client's."""
+        waits = (options.get("settle_ms") or 0) + (options.get("wait_change_ms") or 0)
+        return await self._bounded(self._client.screenshot(identity, tag=tag, **options), self._patience.read + waits / 1000)
+
+    async def act(self, identity: str, actions: list[dict[str, Any]], size: list[int] | None, request_id: str | None) -> dict[str, Any]:
+        """Mouse, keys, windows, clipboard: the engine's answer, a result for each action (none when it was interrupted)."""
+        call = self._client.act(identity, actions, size=(size[0], size[1]) if size else None, request_id=request_id)
+        return checked_results(await self._bounded(call, self._patience.work))
+
+    async def release(self, identity: str) -> None:
+        """Stop actions that are under way and let go of what they hold."""
+        await self._bounded(self._client.release(identity), self._patience.read)
+
+    async def windows(self, identity: str) -> list[dict[str, Any]]:
+        """The windows of its desktop."""
+        return [item for item in _list(await self._bounded(self._client.windows(identity), self._patience.read)) if isinstance(item, dict)]
 
     async def remove(self, identity: str) -> None:
         await self._bounded(self._client.remove(identity), self._patience.work)
@@ -196,6 +209,21 @@ def checked_fork(answer: object) -> dict[str, Any]:
     figures = {str(name)[:40]: value for name, value in ms.items() if isinstance(value, int | float)}
     branches = [branch for branch in answer["branches"] if isinstance(branch, dict)]
     return {**answer, "ms": figures, "branches": branches}
+
+
+def checked_results(answer: object) -> dict[str, Any]:
+    """The answer to actions, each result with its name, whether it went well, and an error if one is told. Raises BadAnswer."""
+    results = answer.get("results") if isinstance(answer, dict) else None
+    if not isinstance(answer, dict) or not isinstance(results, list) or not all(_is_result(item) for item in results):
+        raise BadAnswer("the engine's results of actions make no sense; see its log")
+    return answer
+
+
+def _is_result(item: object) -> bool:
+    if not isinstance(item, dict) or not isinstance(item.get("action"), str) or not isinstance(item.get("ok"), bool):
+        return False
+    error = item.get("error")
+    return error is None or isinstance(error, dict) and {"code", "message"} <= error.keys()
 
 
 def _text(value: object) -> str | None:

@@ -7,6 +7,7 @@ from typing import Literal
 import pydantic
 from aiohttp import hdrs, web
 
+from engine.screen import FEWEST_BYTES, MOST_BYTES, MOST_WAIT_MS
 from portal.errors import Malformed
 from portal.node import Node
 from portal.principal import Scope
@@ -19,8 +20,13 @@ class _Query(pydantic.BaseModel, extra="forbid"):
     """`max_age_ms`: a picture begun so long before the request will do."""
 
     width: int | None = pydantic.Field(None, ge=16, le=7680)
-    format: Literal["jpeg", "png"] = "png"
+    height: int | None = pydantic.Field(None, ge=16, le=7680)
+    format: Literal["jpeg", "png", "webp"] = "png"
+    region: str | None = pydantic.Field(None, pattern=r"^[0-9]{1,5}(,[0-9]{1,5}){3}$")
+    max_bytes: int | None = pydantic.Field(None, ge=FEWEST_BYTES, le=MOST_BYTES)
     max_age_ms: int = pydantic.Field(0, ge=0, le=10_000)
+    settle_ms: int | None = pydantic.Field(None, ge=0, le=MOST_WAIT_MS)
+    wait_change_ms: int | None = pydantic.Field(None, ge=0, le=MOST_WAIT_MS)
 
 
 class Screens:
@@ -32,7 +38,12 @@ class Screens:
     def routes(self) -> list[Route]:
         query = {
             "width": "at most so many pixels wide, 16 to 7680; never enlarged",
-            "format": "png (default) or jpeg",
+            "height": "with width: scaled to just that size",
+            "format": "png (default), jpeg or webp",
+            "region": "left,top,right,bottom in pixels of the screen: only that part",
+            "max_bytes": "quality falls until it has no more, PNG becoming JPEG; the size stays",
+            "settle_ms": "wait until the screen has come to rest, at most so long, 0 to 30000",
+            "wait_change_ms": "with If-None-Match: wait until it shows something else, at most so long, 0 to 30000",
             "max_age_ms": "a picture begun so long before the request will do, 0 to 10000",
         }
         answers = {200: "the picture", 304: "it is still the one of If-None-Match"}
@@ -48,8 +59,10 @@ class Screens:
         known = call.request.headers.get(hdrs.IF_NONE_MATCH)
         if known is not None and (len(known) > _LONGEST_TAG or not known.isascii() or not known.isprintable()):
             known = None
-        shot = await self._node.screenshot(call.workspace, wanted.width, wanted.format, wanted.max_age_ms, known)
+        options = wanted.model_dump(exclude={"region"})
+        region = [int(part) for part in wanted.region.split(",")] if wanted.region else None
+        shot = await self._node.screenshot(call.workspace, known, region=region, **options)
         if shot is None:
             return web.Response(status=304, headers={hdrs.ETAG: str(known)})
-        headers = {hdrs.ETAG: shot.tag, "Screen-Size": f"{shot.screen[0]}x{shot.screen[1]}"}
+        headers = {hdrs.ETAG: shot.tag, "Screen-Size": f"{shot.screen[0]}x{shot.screen[1]}", "Picture-Size": f"{shot.size[0]}x{shot.size[1]}"}
         return web.Response(body=shot.content, content_type=shot.content_type, headers=headers)

@@ -50,6 +50,8 @@ class FakeEngine:
         self.screens: dict[str, int] = {}
         self.screen_delay = 0.0
         self.looking = self.most_looking = 0
+        self.acted: dict[str, dict[str, Any]] = {}
+        self.action_fails = ""
         self.launch_fails: str | None = None
         self.inside = FakeInside(self._find, self.changed)
         self._refusals: dict[str, EngineError] = {}
@@ -82,6 +84,9 @@ class FakeEngine:
                 web.get(one + "/logs", self._logs),
                 web.get(one + "/screenshot", self._screenshot),
                 web.get(one + "/stream-token", self._stream_token),
+                web.post(one + "/actions", self._act),
+                web.post(one + "/release", self._release),
+                web.get(one + "/windows", self._windows),
                 web.get("/v1/events", self._events),
                 web.get("/v1/images", self._images),
                 web.post("/v1/images/{name}/build", self._build),
@@ -267,11 +272,41 @@ class FakeEngine:
         hue = self.screens.get(workspace["id"], int(workspace["id"][3:]) * 50 % 256)
         tag = f'"{hue}-{width}"'
         if request.headers.get("If-None-Match") == tag:
-            return web.Response(status=304, headers={"ETag": tag, "Screen-Size": "1280x800"})
+            return web.Response(status=304, headers={"ETag": tag, "Screen-Size": "1280x800", "Picture-Size": "1280x800"})
         file = io.BytesIO()
         Image.new("HSV", (width, width * 10 // 16), (hue, 160, 120)).convert("RGB").save(file, request.query.get("format", "png"))
-        headers = {"ETag": tag, "Screen-Size": "1280x800"}
+        headers = {"ETag": tag, "Screen-Size": "1280x800", "Picture-Size": f"{width}x{width * 10 // 16}"}
         return web.Response(body=file.getvalue(), content_type=f"image/{request.query.get('format', 'png')}", headers=headers)
+
+    async def _act(self, request: web.Request) -> web.Response:
+        """Notes what was asked for; the same request id gets the same answer. `action_fails` names the first that does not succeed."""
+        body = await request.json()
+        self._find(request)
+        if body["request_id"] not in self.acted:
+            self.calls.append(("act", body))
+            self._check("act")
+            self.acted[body["request_id"]] = self._results(body["actions"])
+        return web.json_response(self.acted[body["request_id"]])
+
+    def _results(self, actions: list[dict[str, Any]]) -> dict[str, Any]:
+        results: list[dict[str, Any]] = []
+        for action in actions:
+            failed = bool(results) and not results[-1]["ok"]
+            more: dict[str, Any] = {"text": "copied"} if action["action"] == "get_clipboard" else {}
+            if failed:
+                more = {"skipped": True}
+            elif action["action"] == self.action_fails:
+                failed, more = True, {"error": {"code": "not_found", "message": "no window 7"}}
+            results.append({"action": action["action"], "ok": not failed, **more})
+        return {"results": results, "screen": [1280, 800], "cursor": [3, 4]}
+
+    async def _release(self, request: web.Request) -> web.Response:
+        self.calls.append(("release", self._find(request)["id"]))
+        return web.Response(status=204)
+
+    async def _windows(self, request: web.Request) -> web.Response:
+        self._find(request)
+        return web.json_response({"windows": [{"id": 7, "title": "Terminal", "active": True}]})
 
     async def _logs(self, request: web.Request) -> web.Response:
         self._find(request)

@@ -1,0 +1,128 @@
+"""Mouse, keys, windows and clipboard of desktops, for programs: every action under its lease, its rate and the audit log."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from typing import Annotated, Any
+
+import pydantic
+from aiohttp import web
+
+from engine.desktop.actions import MOST_ACTIONS, MOST_CLIPBOARD, Action, GetClipboard, SetClipboard, Size
+from engine.errors import EngineError, Unavailable, from_wire
+from portal import audit
+from portal.bodies import Body
+from portal.errors import Malformed, PortalError
+from portal.node import Node
+from portal.principal import Scope
+from portal.rates import Rates
+from portal.routes import Call, Route, Router
+
+log = logging.getLogger(__name__)
+
+KEY_HEADER = "Idempotency-Key"
+_LONGEST_KEY = 255
+
+
+class Acts(Body):
+    """`size`: width and height of the picture that places are pixels of; the screen's own without it."""
+
+    actions: Annotated[list[Action], pydantic.Field(min_length=1, max_length=MOST_ACTIONS)]
+    size: Size | None = None
+
+
+class Text(Body):
+    """What the clipboard shall hold."""
+
+    text: Annotated[str, pydantic.Field(max_length=MOST_CLIPBOARD)]
+
+
+class Actions:
+    """`/workspaces/{id}/actions`, `/windows`, `/clipboard`. `act` is how every other face of them acts, too."""
+
+    def __init__(self, node: Node, router: Router, rates: Rates) -> None:
+        self._node = node
+        self._router = router
+        self._rates = rates
+
+    def routes(self) -> list[Route]:
+        one = "/workspaces/{id}"
+        board = one + "/clipboard"
+        return [
+            Route("POST", one + "/actions", Scope.CONTROL, self._act, f"Mouse, keys, windows, clipboard; once for each {KEY_HEADER}", Acts, {200: "a result for each action"}),
+            Route("GET", one + "/windows", Scope.READ, self._windows, "Its windows, the lowest first", answers={200: "the windows"}),
+            # Not for `read`: who only watches is sent no clipboard either.
+            Route("GET", board, Scope.CONTROL, self._clipboard, "The text of its clipboard", answers={200: "the text"}),
+            Route("PUT", board, Scope.CONTROL, self._put, "Put a text into its clipboard", Text, {204: "it is there"}),
+        ]
+
+    async def act(self, call: Call, actions: list[Action], size: list[int] | None = None) -> dict[str, Any]:
+        """Carry actions out, once for each key of the request: the engine's answer. Every one of them is in the audit log, refused ones too.
+
+        Raises Held, TooMany, Malformed, EngineError: then nothing was done.
+        """
+        try:
+            self._router.act(call.principal, call.workspace)
+            self._rates.take(call.principal.grant, len(actions))
+            wanted = [action.model_dump(exclude_none=True) for action in actions]
+            answer = await self._node.act(call.workspace, wanted, size, _request_id(call))
+        except (PortalError, EngineError) as error:
+            for action in actions:
+                _record(call, action.action, error.code)
+            raise
+        for result in answer["results"]:
+            _record(call, result["action"], "ok" if result["ok"] else "skipped" if result.get("skipped") else str(result["error"]["code"]))
+        return answer
+
+    async def release(self, workspace: str) -> None:
+        """Control changed hands: what a program still does there is stopped, and what it holds let go of. A dead desktop holds nothing."""
+        try:
+            await self._node.release(workspace)
+        except (PortalError, EngineError) as error:
+            log.info("nothing to release in %s: %s", workspace, error)
+
+    async def _act(self, call: Call) -> web.Response:
+        wanted: Acts = call.body
+        return web.json_response(await self.act(call, wanted.actions, wanted.size))
+
+    async def _windows(self, call: Call) -> web.Response:
+        return web.json_response({"windows": await self._node.windows(call.workspace)})
+
+    async def _clipboard(self, call: Call) -> web.Response:
+        answer = await self.act(call, [GetClipboard(action="get_clipboard")])
+        return web.json_response({"text": succeeded(answer)[0]["text"]})
+
+    async def _put(self, call: Call) -> web.Response:
+        wanted: Text = call.body
+        try:
+            action = SetClipboard(action="set_clipboard", text=wanted.text)
+        except pydantic.ValidationError:
+            raise Malformed("text: half of a surrogate pair is no character") from None
+        succeeded(await self.act(call, [action]))
+        return web.Response(status=204)
+
+
+def succeeded(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """The results, when all is well. Raises the engine's error of the one that failed, Unavailable when it was ended in the midst of them."""
+    if answer.get("interrupted"):
+        raise Unavailable("the engine was ended in the midst of these actions: look at the screen, they are not done again")
+    for result in answer["results"]:
+        if not result["ok"] and "error" in result:
+            raise from_wire(str(result["error"]["code"]), str(result["error"]["message"]))
+    return answer["results"]
+
+
+def _request_id(call: Call) -> str | None:
+    """The request's key, apart from equal ones of others and for other workspaces. Raises Malformed."""
+    key = call.request.headers.get(KEY_HEADER)
+    if key is None:
+        return None
+    if not 1 <= len(key) <= _LONGEST_KEY or not key.isascii() or not key.isprintable():
+        raise Malformed(f"{KEY_HEADER} must have 1 to {_LONGEST_KEY} printable ASCII characters")
+    name = f"{call.principal.user}\0{call.principal.grant}\0{call.workspace}\0{call.request.path}\0{key}"
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def _record(call: Call, action: str, outcome: str) -> None:
+    audit.record("action", user=call.principal.user, token=call.principal.token, workspace=call.workspace, action=action, outcome=outcome)
