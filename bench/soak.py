@@ -3,7 +3,7 @@
     python bench/soak.py [--forks N] [--copies N] [--stress N] [--cache DIRECTORY]
 
 A command stays open in the source by `exec` all the time, and `--stress` processes keep the CPUs busy. Every branch must show the windows
-that the source shows and run a command; it is removed then. Needs root. Exit status: 0 nothing failed and nothing is left, 1 otherwise, 2 bad usage.
+and the picture that the source shows; it is removed then. Needs root. Exit status: 0 nothing failed and nothing is left, 1 otherwise, 2 bad usage.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import io
 import multiprocessing
 import os
 import sys
@@ -18,6 +19,8 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+
+from PIL import Image, ImageChops
 
 REPO = Path(__file__).resolve().parent.parent
 # Run as a program, the first entry is bench/ itself, whose modules are not top-level ones.
@@ -32,6 +35,10 @@ from engine.errors import EngineError  # noqa: E402
 from tests.leaks import LeakCounter, become_subreaper  # noqa: E402
 
 _ANSWER_SECONDS = 60.0
+# A clock goes on and a cursor blinks; a desktop without its wallpaper, or a window that was not drawn, differs in a tenth of the screen and more.
+_OTHER_PICTURE = 0.04
+_SMALL = (160, 100)
+_OTHER_LEVEL = 24
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -91,6 +98,18 @@ async def _open_command(client: EngineClient, source: str) -> AsyncIterator[_Ech
         await session.close_stdin()
 
 
+async def _picture(client: EngineClient, workspace: str) -> Image.Image:
+    taken = await client.screenshot(workspace)
+    assert taken is not None, "only one that is the same as before is no picture"
+    return Image.open(io.BytesIO(taken.content)).convert("L").resize(_SMALL)
+
+
+def _difference(one: Image.Image, other: Image.Image) -> float:
+    """The part of two pictures that differs, from 0 to 1."""
+    counts = ImageChops.difference(one, other).histogram()
+    return sum(counts[_OTHER_LEVEL:]) / sum(counts)
+
+
 class Soak:
     """The rounds, and what went wrong in them."""
 
@@ -98,6 +117,7 @@ class Soak:
         self._client = client
         self._source = source
         self._windows = windows
+        self._shown: Image.Image
         self.branches = 0
         self.failures: list[str] = []
         self._said = 0
@@ -106,6 +126,7 @@ class Soak:
     async def round(self, copies: int) -> None:
         """One fork, every branch looked at and removed."""
         self.branches += copies
+        self._shown = await _picture(self._client, self._source)
         try:
             result = await self._client.fork(self._source, copies=copies)
         except EngineError as error:
@@ -138,11 +159,14 @@ class Soak:
             return
         try:
             windows = await launch.windows(self._client, branch["id"])
+            different = _difference(self._shown, await _picture(self._client, branch["id"]))
         except EngineError as error:
             self.failures.append(f"{branch['id']}: {error.message}")
             return
         if windows != self._windows:
             self.failures.append(f"{branch['id']} shows {windows} windows, the source {self._windows}")
+        if different > _OTHER_PICTURE:
+            self.failures.append(f"{branch['id']} shows another picture than the source: {different:.0%} of it differs")
 
 
 async def _run(options: argparse.Namespace, directory: Path, leaks: LeakCounter) -> list[str]:

@@ -22,7 +22,7 @@ _SECONDS = int(os.environ.get("TCLONE_FUZZ_SECONDS", "1"))
 _SEED = int(os.environ.get("TCLONE_FUZZ_SEED", str(random.SystemRandom().randrange(1 << 32))))
 _CHOSEN = 2
 _CHOSEN_SECONDS = 60
-_BUILD_SECONDS = 240
+_BUILD_SECONDS = 600
 
 
 def _seconds(targets: list[str]) -> dict[str, int]:
