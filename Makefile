@@ -55,7 +55,7 @@ link: venv
 test-setup: packages-test venv-test native web
 
 test: test-setup
-	TCLONE_CACHE=$(TCLONE_TEST_CACHE) $(PYTHON) -m pytest $(TESTS) --fail-on-skip -ra $(PYTEST_ARGS)
+	TCLONE_CACHE=$(TCLONE_TEST_CACHE) $(PYTHON) scripts/suite.py $(TESTS) -- $(PYTEST_ARGS)
 
 bench: test-setup
 	TCLONE_CACHE=$(TCLONE_TEST_CACHE) $(PYTHON) bench/fork.py

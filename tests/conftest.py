@@ -1,4 +1,4 @@
-"""What every test shares: the leak counter, the refusal to run without root where root is needed, and the rule on skips."""
+"""What every test shares: the leak counter, the refusal to run without root where root is needed, the rule on skips, and which tests run alone."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import sharing
 from tests.leaks import LeakCounter, become_subreaper
 
 # Tests below these directories make namespaces, mounts and cgroups for real.
@@ -17,21 +18,64 @@ _ROOT_DIRECTORIES = {"applications", "engine", "fidelity", "sanitize", "faults",
 # (`--fail-on-skip`), because a test which nobody runs keeps no promise.
 ALLOWED_SKIPS: dict[str, str] = {}
 
-_SKIPPED: pytest.StashKey[list[str]] = pytest.StashKey()
+_SKIPPED: pytest.StashKey[Skipped] = pytest.StashKey()
+_HOST: pytest.StashKey[LeakCounter] = pytest.StashKey()
+_LEFT: pytest.StashKey[str] = pytest.StashKey()
+# How long a run's last processes may take to go.
+_SETTLE_SECONDS = 20.0
+
+
+class Skipped:
+    """Names of the tests that were skipped outside the allow-list. With several processes, their reports come together here."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail") and not any(report.nodeid.startswith(start) for start in ALLOWED_SKIPS):
+            self.names.append(report.nodeid)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fail-on-skip", action="store_true", help="fail the run when a test outside the allow-list was skipped"
     )
+    parser.addoption(
+        "--alone", choices=("no", "only"), help="leave the tests out that are marked `alone`, or run only them (default: run all)"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     become_subreaper()
-    config.stash[_SKIPPED] = []
+    config.stash[_SKIPPED] = Skipped()
+    config.pluginmanager.register(config.stash[_SKIPPED])
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def _deals_out(config: pytest.Config) -> bool:
+    """Whether this process hands the tests to others and runs none itself."""
+    return not hasattr(config, "workerinput") and config.getoption("dist", "no") != "no"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> sharing.Dealing:
+    return sharing.Dealing(config, log)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    # A test beside others can only count what is recognisably its own. Where the host is ours alone, all that is left of all of them is counted.
+    if _deals_out(session.config) and os.environ.get("CI"):
+        counter = session.config.stash[_HOST] = LeakCounter(whole_host=True)
+        counter.start()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--alone"):
+        kinds: dict[bool, list[pytest.Item]] = {True: [], False: []}
+        for item in items:
+            kinds[(item.get_closest_marker("alone") is not None) == (config.getoption("--alone") == "only")].append(item)
+        config.hook.pytest_deselected(items=kinds[False])
+        items[:] = kinds[True]
+    if config.getoption("dist", "no") != "no" or hasattr(config, "workerinput"):
+        items.sort(key=lambda item: sharing.rank(item.nodeid))
     here = Path(__file__).parent
     for item in items:
         area = item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
@@ -44,26 +88,28 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.fail("needs root: it makes namespaces, mounts and cgroups. Run `make test` as root.", pytrace=False)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
-    report = yield
-    if report.skipped and not hasattr(report, "wasxfail"):
-        if not any(item.nodeid.startswith(start) for start in ALLOWED_SKIPS):
-            item.config.stash[_SKIPPED].append(item.nodeid)
-    return report
-
-
+@pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if session.config.getoption("--fail-on-skip") and session.config.stash[_SKIPPED] and session.exitstatus == 0:
+    config = session.config
+    if config.getoption("--fail-on-skip") and config.stash[_SKIPPED].names and session.exitstatus == 0:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    if counter := config.stash.get(_HOST, None):
+        try:
+            counter.check(within=_SETTLE_SECONDS)
+        except AssertionError as error:
+            config.stash[_LEFT] = str(error)
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    skipped = config.stash[_SKIPPED]
+    skipped = config.stash[_SKIPPED].names
     if skipped and config.getoption("--fail-on-skip"):
         terminalreporter.section("unexpected skips (each fails the run)", red=True)
         for name in skipped:
             terminalreporter.line(name)
+    if left := config.stash.get(_LEFT, None):
+        terminalreporter.section("left on the host by some test (fails the run)", red=True)
+        terminalreporter.line(left)
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 A `Snapshot` is taken of the whole host. The difference between two of them is then narrowed to what this test run can have
 made, because other test runs may share the machine: processes by descent (the run is a child subreaper, so a daemon's orphans stay
 its descendants), everything else by a path or name under one of the watched *markers*. With `CI` set nothing is
-narrowed: there the host is ours alone and any growth is a leak.
+narrowed: there the host is ours alone and any growth is a leak. Tests that run side by side are then others to each other: each counts
+what is its own, and tests/conftest.py what all of them left on the host.
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ class LeakCounter:
 
     markers: set[str] = field(default_factory=set)
     watched: set[int] = field(default_factory=set)
-    whole_host: bool = field(default_factory=lambda: bool(os.environ.get("CI")))
+    whole_host: bool = field(default_factory=lambda: bool(os.environ.get("CI")) and "PYTEST_XDIST_WORKER" not in os.environ)
     before: Snapshot | None = None
 
     def start(self) -> None:

@@ -42,6 +42,7 @@ def test_bad_options_are_refused(argv: list[str]) -> None:
     assert refused.value.code == 2
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_the_relay_costs_much_less_than_a_message_level_proxy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,6 +42,7 @@ async def test_pid_1_holds_nothing_of_the_host_and_runs_from_inside_its_root(eng
         assert target == "/dev/null" or os.stat(path).st_dev == root, target
 
 
+@pytest.mark.alone
 async def test_everything_is_gone_within_two_seconds_of_a_removal(engine: Engine, client: EngineClient) -> None:
     made = await client.launch(IMAGE, name="gone", wait=True)
     pids = pids_of(engine, made["id"])

@@ -51,6 +51,7 @@ async def quickest_fork(client: EngineClient, ref: str) -> float:
     return min(times)
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 async def test_empty_sibling_groups_do_not_slow_forks_down(engine: Engine, client: EngineClient) -> None:
     workspace = (await client.launch(IMAGE, wait=True))["id"]

@@ -73,6 +73,7 @@ async def _fill(inside: Inside, port: int) -> tuple[socket.socket, list[socket.s
     return listener, callers
 
 
+@pytest.mark.alone
 async def test_a_slow_connect_ends_in_time_and_holds_up_nobody(
     network: Network, client: FdClient, inside: Callable[[str], Inside]
 ) -> None:

@@ -63,6 +63,7 @@ async def test_ten_megabytes_out_then_half_close_then_ten_back(
     await _until(lambda: network._entries["ws-1"].gate.connections == 0)
 
 
+@pytest.mark.alone
 async def test_a_closed_network_refuses_at_once(network: Network, outside: Outside, inside: Callable[[str], Inside]) -> None:
     await network.create("ws-1", "none")
     with outside.listen(80):
@@ -76,6 +77,7 @@ async def test_a_closed_network_refuses_at_once(network: Network, outside: Outsi
     assert network._entries["ws-1"].gate.counters.accepted == 0
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("level", ["open", "none"])
 async def test_udp_other_than_dns_and_ping_are_refused(network: Network, inside: Callable[[str], Inside], level: str) -> None:
     await network.create("ws-1", level)
@@ -361,6 +363,7 @@ async def test_many_short_connections_leave_nothing(network: Network, outside: O
     await _until(lambda: len(os.listdir("/proc/self/fd")) <= before[0] and len(asyncio.all_tasks()) <= before[1])
 
 
+@pytest.mark.alone
 async def test_a_storm_of_connections_is_held_back_by_the_kernel(
     network: Network, outside: Outside, inside: Callable[[str], Inside]
 ) -> None:
@@ -380,6 +383,7 @@ async def test_a_storm_of_connections_is_held_back_by_the_kernel(
     assert accepted < 1000 + 500 * seconds + 100
 
 
+@pytest.mark.alone
 async def test_a_workspace_is_removed_while_a_connection_is_being_made(
     network: Network, outside: Outside, inside: Callable[[str], Inside]
 ) -> None:

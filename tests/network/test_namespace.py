@@ -97,6 +97,7 @@ async def test_a_process_without_privileges_of_the_host_cannot_change_the_rules(
     assert status != 0 and "not permitted" in output
 
 
+@pytest.mark.alone
 async def test_creation_is_quick(network: Network) -> None:
     taken = []
     for number in range(10):

@@ -68,6 +68,7 @@ async def test_a_token_never_has_more_than_its_user(portal: Portal) -> None:
     assert refused.status == 403
 
 
+@pytest.mark.alone
 async def test_a_revoked_token_is_refused_and_its_socket_closed_within_a_second(portal: Portal) -> None:
     admin = await portal.login()
     made = await make(admin, "read")

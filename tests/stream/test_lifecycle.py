@@ -24,6 +24,7 @@ async def _fetch(world: World, workspace: str = "ws-1") -> int:
     return (await world.ask("GET", "/__tclone/state", workspace)).status
 
 
+@pytest.mark.alone
 async def test_a_session_that_ends_takes_its_streams_and_connections_along_within_a_second(world: World) -> None:
     await world.raw_websocket(echo)
     await world.raw_websocket(flood, workspace="ws-2")
