@@ -64,6 +64,7 @@ export class Tree {
     const lost = parent && !store.workspaces.has(parent) ? home.discarded(parent) : "";
     const words = [label || id, state === "ready" ? age(created) : states[state].toLowerCase(), lost].filter(Boolean);
     setText(item.detail, words.join(" · "));
+    item.detail.title = words.join(" · ");
   }
 
   #fillMemory(id) {
@@ -71,6 +72,8 @@ export class Tree {
     const figures = this.#memory.of(id);
     if (!item || !figures) return;
     item.memory.hidden = false;
-    setText(item.memory, panels.inTree(size(figures.unique), size(figures.shared)));
+    const text = panels.inTree(size(figures.unique), size(figures.shared));
+    setText(item.memory, text);
+    item.memory.title = `${text}. ${panels.memoryTitle}`;
   }
 }
