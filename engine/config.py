@@ -26,6 +26,8 @@ class Config:
     portal_bind: tuple[str, ...] = ("127.0.0.1", "::1")
     tls_certificate: Path | None = None
     tls_key: Path | None = None
+    # How the portal's processes log: text or json (docs/how-to/operate.md).
+    log_format: str = "text"
     # Addresses and networks of front proxies, whose word on where a request comes from is taken.
     front_proxies: tuple[str, ...] = ()
     # Login by an identity provider (docs/how-to/oidc.md); none when the issuer is empty.
@@ -50,6 +52,7 @@ class Config:
             portal_bind=_words(env.get("TCLONE_PORTAL_BIND", "127.0.0.1,::1")),
             tls_certificate=Path(env["TCLONE_TLS_CERT"]).absolute() if env.get("TCLONE_TLS_CERT") else None,
             tls_key=Path(env["TCLONE_TLS_KEY"]).absolute() if env.get("TCLONE_TLS_KEY") else None,
+            log_format=env.get("TCLONE_LOG_FORMAT", "text"),
             front_proxies=_words(env.get("TCLONE_BEHIND_PROXY", "")),
             oidc_issuer=env.get("TCLONE_OIDC_ISSUER", ""),
             oidc_client=env.get("TCLONE_OIDC_CLIENT_ID", ""),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from engine.config import Config
-from portal import audit, oidc, security
+from portal import audit, logs, oidc, security
 from portal.access import Access
 from portal.api import control as api_control
 from portal.api.account import Account
@@ -101,7 +101,7 @@ class Control:
         self.public = self._public(Pages(self._is_admin, by_provider=provider is not None))
 
     def _public(self, pages: Pages) -> web.Application:
-        guards = [self._metrics.count, pages.html_errors, security.errors, security.canonical_host, security.same_origin]
+        guards = [logs.follow, self._metrics.count, pages.html_errors, security.errors, security.canonical_host, security.same_origin]
         app = web.Application(middlewares=guards, client_max_size=_BODY_LIMIT)
         app[security.SESSIONS] = self.sessions
         passwords = Passwords(self.database)
@@ -124,6 +124,7 @@ class Control:
         app.add_routes([*pages.routes(), *self._live.routes(), *self._terminals.routes(), *files.form_routes()])
         app.add_routes(self._router.bind(routes))
         app.on_response_prepare.append(security.add_headers)
+        app.on_response_prepare.append(logs.add_id)
         app.on_shutdown.append(self._close_pages)
         return app
 

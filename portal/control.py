@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import logging
@@ -16,7 +17,7 @@ from pathlib import Path
 from aiohttp import web
 
 from engine.config import Config
-from portal import hosts, privileges, supplied
+from portal import hosts, logs, privileges, supplied
 from portal.app import Control, Options
 from portal.places import Places
 from portal.quiet import quiet
@@ -77,11 +78,19 @@ async def run(config: Config) -> None:
         await stopped.wait()
 
 
-def main() -> int:
-    """Exit status 0, or 1 with one line on stderr when it cannot start."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+def arguments(config: Config, argv: list[str] | None = None) -> argparse.Namespace:
+    """Parse the command line; defaults are the configuration's."""
+    parser = argparse.ArgumentParser(prog="python -m portal.control", description="Pages and API of the portal")
+    logs.add_option(parser, config)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit status 0, 1 with one line on stderr when it cannot start, 2 for a bad command line."""
     config = Config.from_environment()
+    options = arguments(config, argv)
     try:
+        logs.configure(options.log_format)
         if os.geteuid() == 0:
             prepared = prepare(config)
             if prepared.password is not None:

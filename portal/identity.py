@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import hdrs, web
 
-from portal import security
+from portal import logs, security
 from portal.errors import LoginNeeded
 from portal.principal import Principal, closure, of_session, scopes_of
 from portal.sessions import Session
@@ -38,6 +38,7 @@ class Identity:
         account = self._users.enabled(session.user)
         if account is None:
             raise LoginNeeded("log in first")
+        logs.note(user=session.user)
         return of_session(session, account.role)
 
     def token_of(self, request: web.Request) -> Token:
@@ -54,5 +55,6 @@ class Identity:
         if account is None:
             raise LoginNeeded("this token is unknown, has expired or was revoked")
         self._tokens.note_use(token)
+        logs.note(user=token.user, token=token.id)
         # The role may have become less since the token was made.
         return Principal(token.user, account.role, closure(token.scopes) & scopes_of(account.role), token=token.id)

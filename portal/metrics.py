@@ -15,6 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from portal import workers
 from portal.feed import Feed
+from portal.logs import route_of
 from portal.sessions import Sessions
 
 log = logging.getLogger(__name__)
@@ -74,8 +75,7 @@ class Metrics:
             status = answer.status
             raise
         finally:
-            resource = request.match_info.route.resource
-            route = resource.canonical if resource is not None else "none"
+            route = route_of(request)
             self._requests.labels(request.method if route != "none" else "other", route, str(status)).inc()
             if status != 101:
                 self._seconds.labels(request.method if route != "none" else "other", route).observe(time.perf_counter() - begun)

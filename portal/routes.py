@@ -10,6 +10,7 @@ from typing import Any
 import pydantic
 from aiohttp import web
 
+from portal import logs
 from portal.bodies import Body, parsed
 from portal.errors import Forbidden, Malformed, NoWorkspace
 from portal.identity import Identity
@@ -97,6 +98,7 @@ class Router:
         # Others' workspaces answer as absent ones do: their ids tell nothing.
         if not self._owners.sees(principal, identity):
             raise NoWorkspace(f"no workspace {identity}")
+        logs.note(workspace=identity)
         return identity
 
 

@@ -39,12 +39,13 @@ class Desk:
     expires: float
     role: Role
     cookie: str = ""
+    user: str = ""
 
 
 def _desk(answer: dict[str, Any], workspace: str, cookie: str = "") -> Desk:
     # Whatever is not plainly a controller only watches.
     role = Role.CONTROLLER if answer.get("role") == Role.CONTROLLER else Role.VIEWER
-    return Desk(answer["session"], workspace, float(answer["expires"]), role, cookie)
+    return Desk(answer["session"], workspace, float(answer["expires"]), role, cookie, str(answer.get("user", "")))
 
 
 class Control:

@@ -13,6 +13,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from engine.errors import Conflict, EngineError, NotFound as EngineNotFound
+from portal import logs
 from portal.stream import pages, viewer, viewer_api
 from portal.stream.control import Control, Desk
 from portal.stream.errors import BadRequest, Denied, NoSession, NotFound, NotReady, StreamError, Unavailable
@@ -169,6 +170,7 @@ class Desktops:
         if not cookie:
             raise NoSession(f"this browser has not been let in to {route.workspace}")
         desk = await self._control.check(cookie, route.workspace)
+        logs.note(user=desk.user)
         self._registry.hold_connection(request.protocol, desk.session, route.workspace, request.protocol.force_close)
         return cookie, desk
 

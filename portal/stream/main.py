@@ -19,7 +19,7 @@ from typing import Any
 from engine.client import EngineClient
 from engine.config import Config
 from engine.network.fdclient import FdClient
-from portal import hosts, privileges, supplied
+from portal import hosts, logs, privileges, supplied
 from portal.places import Places
 from portal.stream.certificate import Certificate
 from portal.stream.desktop import UPGRADE_SPACING_SECONDS
@@ -48,6 +48,7 @@ def arguments(config: Config, argv: list[str] | None = None) -> argparse.Namespa
     parser.add_argument(
         "--behind-proxy", action="append", metavar="NET", help="address or network of a front proxy whose X-Forwarded-For is believed, repeatable (TCLONE_BEHIND_PROXY)"
     )
+    logs.add_option(parser, config)
     parser.add_argument("--verbose", action="store_true")
     parsed = parser.parse_args(argv)
     if not 1 <= parsed.port <= 65535:
@@ -191,8 +192,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run until SIGTERM. Exit status: 0, 2 for a bad command line, 9 when the port, the user or the certificate cannot be had."""
     config = Config.from_environment()
     options = arguments(config, argv)
-    logging.basicConfig(level=logging.DEBUG if options.verbose else logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     try:
+        logs.configure(options.log_format, logging.DEBUG if options.verbose else logging.INFO)
         _raise_descriptor_limit()
         listeners = [open_listeners(options.bind, options.port) for _ in range(options.workers)]
         privileges.drop(config.portal_user)

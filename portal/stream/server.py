@@ -18,6 +18,7 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 from multidict import CIMultiDict
 
+from portal import logs
 from portal.quiet import quiet
 from portal.stream import pages
 from portal.stream.control import Control
@@ -199,6 +200,13 @@ class StreamServer:
         self.registry.end_workspace(workspace, GOING_AWAY, "the workspace was discarded")
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        identity = logs.new_id()
+        with logs.following(identity, request.method) as answer:
+            response = await self._answer(request, identity)
+            answer.status = response.status
+            return response
+
+    async def _answer(self, request: web.BaseRequest, identity: str) -> web.StreamResponse:
         route: Route | None = None
         try:
             hosts = request.headers.getall("Host", ())
@@ -207,21 +215,24 @@ class StreamServer:
                 raise WrongHost("this server has no such host")
             peer = (request.transport.get_extra_info("peername") if request.transport is not None else None) or ("",)
             address = self._settings.front_proxies.address(str(peer[0]), request.headers)
+            logs.note(route=route.kind)
             if route.kind == "desktop":
+                logs.note(workspace=route.workspace)
                 return await self.desktops.serve(request, route, address)
-            return await self._to_control(request, route, address)
+            return await self._to_control(request, route, address, identity)
         except StreamError as exc:
             response = pages.error_response(request, exc)
             if isinstance(exc, WrongHost):
                 response.force_close()
             return response
 
-    async def _to_control(self, request: web.BaseRequest, route: Route, peer: str) -> web.StreamResponse:
+    async def _to_control(self, request: web.BaseRequest, route: Route, peer: str, identity: str) -> web.StreamResponse:
         check_target(request)
         own = pages.own_file(request.raw_path)
         if own is not None and request.method == "GET":
             return own
         headers = request_headers(CIMultiDict(request.headers), request.host, peer, desktop=False)
+        headers[logs.ID_HEADER] = identity
         target = Target(self._control_client, "http://control", headers, response_headers)
         if not wants_upgrade(request):
             return await forward(request, target)
