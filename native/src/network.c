@@ -25,12 +25,17 @@
 
 int network_dump(int fd, int type, size_t head, network_take take, void *to, struct error *err)
 {
-    static char buffer[1 << 16] __attribute__((aligned(8)));
     struct { struct nlmsghdr head; struct ifinfomsg any; } request = {
         { (uint32_t)NLMSG_LENGTH(head), (unsigned short)type, NLM_F_REQUEST | NLM_F_DUMP, 1, 0 }, { .ifi_family = AF_UNSPEC },
     };
     if (send(fd, &request, NLMSG_LENGTH(head), 0) < 0)
         return fail_errno(err, "cannot ask for the contents of a network namespace");
+    return network_receive(fd, take, to, err);
+}
+
+int network_receive(int fd, network_take take, void *to, struct error *err)
+{
+    static char buffer[1 << 16] __attribute__((aligned(8)));
     for (;;) {
         ssize_t got = recv(fd, buffer, sizeof buffer, 0);
         if (got < 0)
@@ -146,7 +151,7 @@ int network_read(const struct world *world, struct namespace *namespace, struct 
     network->own = !namespace->nested;
     snprintf(network->who, sizeof network->who, "%s lives in a network namespace",
              network->own ? "the workspace" : process_label(namespace->member ? namespace->member : world->processes[0]));
-    if (network_links_read(world, fd, network, err) < 0 || network_rules_check(fd, network, err) < 0)
+    if (network_links_read(world, fd, network, err) < 0 || network_rules_read(world, fd, network, err) < 0)
         return -1;
     static const struct { int type; size_t head; network_take take; } lists[] = {
         { RTM_GETADDR, sizeof(struct ifaddrmsg), take_address }, { RTM_GETROUTE, sizeof(struct rtmsg), take_route },
@@ -186,6 +191,7 @@ static void emit_contents(struct batch *batch, const struct network_socket *sock
     for (int i = 0; i < network->message_count; i++)
         network_emit_message(batch, socket, network->messages[i].message, network->messages[i].message->nlmsg_len,
                              names[network->messages[i].order]);
+    network_rules_emit(batch, network, socket->answer);
 }
 
 /* Namespaces are made in the order of the list: the last one that holds an end of this one's pairs. */
@@ -206,7 +212,7 @@ static bool has_additions(const struct network *network)
     for (int i = 0; i < network->link_count; i++)
         if (*network->links[i].kind)
             return true;
-    return network->message_count > 0;
+    return network->message_count > 0 || network->rules;
 }
 
 void network_emit(struct batch *batch, const struct namespace *namespace, const struct namespaces *all)

@@ -39,6 +39,10 @@ struct network {
     int link_count;
     struct network_message *messages;
     int message_count;
+    char *rules;                /* a transaction of nftables; NULL = there are none */
+    size_t rules_size;
+    char *table;                /* the first of them, for messages */
+    unsigned char table_family;
 };
 
 struct network_socket {
@@ -50,6 +54,8 @@ struct network_socket {
 typedef int (*network_take)(struct nlmsghdr *message, void *to, struct error *err);
 /* Call `take` for each message of a list, which is asked for by a message with `head` zeroed bytes behind its header. */
 int network_dump(int fd, int type, size_t head, network_take take, void *to, struct error *err);
+/* The same, once another question was sent. */
+int network_receive(int fd, network_take take, void *to, struct error *err);
 /* Of a message with a head of that size; NULL = it has none. */
 const struct rtattr *network_attribute(const struct nlmsghdr *message, size_t head, int type);
 /* Send a message with NLM_F_ACK, and expect success. */

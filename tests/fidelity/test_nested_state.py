@@ -11,7 +11,7 @@ from tests.fidelity.refusal import NotRefusedError, refusal
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 _STATES = {
-    "nftables": ("the packet filter table inet fence", "nft delete table inet fence"),
+    "owned table": ("the packet filter table inet fence (nftables, iptables), which belongs to a running program", "nft delete table inet fence"),
     "old table": ("the packet filter table filter of IPv4", "let it use nftables"),
     "discipline": ("the queueing discipline pfifo on the interface lo", "tc qdisc delete dev lo root"),
     "format": ("the binary format .hidden", "remove it"),
@@ -24,7 +24,7 @@ _STATES = {
 }
 
 # Of what a kernel can be built without.
-_OPTIONAL = {"nftables", "old table", "discipline", "format", "formats off"}
+_OPTIONAL = {"owned table", "old table", "discipline", "format", "formats off"}
 _NAMELESS = {"format", "formats off"}  # a mount is named by its place
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,13 +37,19 @@ _LISTS = ("link", "addr", "route", "rule", "neigh")
 # Counters, what is learnt, and what the kernel gives when it likes.
 _IGNORED = {"stats", "stats64", "valid_life_time", "preferred_life_time", "link_index", "flags", "operstate"}
 
+_MANY = (
+    "{ echo add table ip fence; echo 'add set ip fence many { type mark; }'; "
+    "seq -f 'add element ip fence many { %.0f }' 20000; } | nft -f -"
+)
 _REFUSALS = {
     ("ip", "link", "add", "wire", "type", "veth", "peer", "name", "there", "netns", "OTHER"): ("interface wire, whose other end is outside", "ip link delete"),
     ("ip", "link", "add", "wire", "type", "vxlan", "id", "7", "dstport", "4789"): ("with the interface wire of the kind vxlan", "ip link delete"),
-    ("nft", "add", "table", "ip6", "fence"): ("the packet filter table ip6 fence", "nft delete table ip6 fence"),
-    ("nft", "add", "table", "ip", "tclone"): ("the packet filter table ip tclone", "nft delete table ip tclone"),
+    ("sh", "-c", _MANY): ("the packet filter table ip fence (nftables, iptables) and more than 150 KiB of rules", "nft delete table ip fence"),
     ("tc", "qdisc", "add", "dev", "lo", "root", "pfifo"): ("the queueing discipline pfifo on the interface lo", "tc qdisc delete dev lo root"),
 }
+
+_RULES = Path(__file__).resolve().parent / "rules.nft"
+_EXPIRY = re.compile(r" expires \w+")
 
 
 def _inside(container: Container, *argv: str) -> str:
@@ -93,6 +101,58 @@ async def _refuse(directory: Path) -> None:
             await harness.remove(source)
 
 
+def _rules(pid: int) -> str:
+    listed = subprocess.run(["nsenter", "-t", str(pid), "-n", "--", "nft", "list", "ruleset"], check=True, capture_output=True, text=True).stdout
+    return _EXPIRY.sub(" expires", listed)
+
+
+def _load(pid: int) -> None:
+    subprocess.run(["nsenter", "-t", str(pid), "-n", "--", "nft", "-f", str(_RULES)], check=True)
+
+
+def _arrives(pid: int, port: int) -> bool:
+    """A datagram to a socket of that port on the loopback interface of the namespace."""
+    script = f"""
+import socket
+here = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+here.bind(("127.0.0.1", {port}))
+here.settimeout(0.3)
+there = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+there.sendto(b"x", ("127.0.0.1", {port}))
+try:
+    print(here.recv(8).decode())
+except TimeoutError:
+    print("dropped")
+"""
+    done = subprocess.run(["nsenter", "-t", str(pid), "-n", "--", sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    return done.stdout.strip() == "x"
+
+
+def _program(container: Container) -> int:
+    """The process that the workspace runs, by its id on the host."""
+    return int(Path(f"/proc/{container.pid}/task/{container.pid}/children").read_text().split()[0])
+
+
+async def _filters(directory: Path) -> None:
+    """In the workspace's own namespace, and in one made inside."""
+    async with Harness(directory) as harness:
+        for command in (["sleep", "1000"], ["unshare", "-U", "-r", "-n", "sh", "-c", "ip link set lo up; exec sleep 1000"]):
+            source = await harness.launch(harness.import_root(None, []), ["/bin/busybox", *command])
+            await asyncio.sleep(1.0)
+            _load(_program(source))
+            before = _rules(_program(source))
+            assert "packets 7 bytes 777" in before and "table netdev early" in before
+            fork = await harness.fork(source, 2)
+            for branch in fork.branches:
+                after = _rules(_program(branch))
+                assert after == before, "\n".join(difflib.unified_diff(before.splitlines(), after.splitlines()))
+                ports = {port: _arrives(_program(branch), port) for port in (18390, 18391, 18392)}
+                assert ports == {18390: True, 18391: False, 18392: False}, ports
+            assert _rules(_program(source)) == before, "what is counted in a branch is counted in the source"
+            again = (await harness.fork(fork.branches[0])).branches[0]
+            assert "udp dport 18391 counter packets 1" in _rules(_program(again))
+
+
 async def _engines_own(directory: Path) -> None:
     """The table of the engine's own rules is there in every branch anyway."""
     async with Harness(directory) as harness:
@@ -101,7 +161,7 @@ async def _engines_own(directory: Path) -> None:
         assert (await harness.fork(source)).branches[0].alive
 
 
-_TESTS = {"fork": _fork, "refuse": _refuse, "own": _engines_own}
+_TESTS = {"fork": _fork, "filters": _filters, "refuse": _refuse, "own": _engines_own}
 
 
 @pytest.mark.parametrize("what", _TESTS)

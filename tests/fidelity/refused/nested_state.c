@@ -69,6 +69,16 @@ static void add_text(struct message *message, int type, const char *text)
     message->head.nlmsg_len = NLMSG_ALIGN(message->head.nlmsg_len) + RTA_ALIGN(made->rta_len);
 }
 
+static void add_number(struct message *message, int type, uint32_t number)
+{
+    struct rtattr *made = (void *)((char *)message + NLMSG_ALIGN(message->head.nlmsg_len));
+    made->rta_type = (unsigned short)type;
+    made->rta_len = (unsigned short)RTA_LENGTH(sizeof number);
+    number = __builtin_bswap32(number);
+    memcpy(RTA_DATA(made), &number, sizeof number);
+    message->head.nlmsg_len = NLMSG_ALIGN(message->head.nlmsg_len) + RTA_ALIGN(made->rta_len);
+}
+
 static int answer(int fd)
 {
     struct { struct nlmsghdr head; int error; char rest[1024]; } answer;
@@ -77,12 +87,14 @@ static int answer(int fd)
     return -answer.error;
 }
 
-static int make_table(void)
+/* It goes away with the socket. */
+static int make_owned_table(void)
 {
     struct nfgenmsg batch = { .res_id = __builtin_bswap16(NFNL_SUBSYS_NFTABLES) }, head = { .nfgen_family = NFPROTO_INET };
     struct message first = begin(NFNL_MSG_BATCH_BEGIN, 0, &batch, sizeof batch), last = begin(NFNL_MSG_BATCH_END, 0, &batch, sizeof batch);
     struct message table = begin(NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWTABLE, NLM_F_ACK | NLM_F_CREATE, &head, sizeof head);
     add_text(&table, NFTA_TABLE_NAME, "fence");
+    add_number(&table, NFTA_TABLE_FLAGS, NFT_TABLE_F_OWNER);
     char all[1024];
     size_t size = 0;
     for (const struct message *const *at = (const struct message *[]){ &first, &table, &last, NULL }; *at; at++) {
@@ -177,7 +189,7 @@ static int live_in_time(void)
 int main(int argc, char **argv)
 {
     static const struct { const char *name; int namespaces; int (*make)(void); } states[] = {
-        { "nftables", CLONE_NEWNET, make_table }, { "old table", CLONE_NEWNET, ask_for_old_table }, { "discipline", CLONE_NEWNET, make_discipline },
+        { "owned table", CLONE_NEWNET, make_owned_table }, { "old table", CLONE_NEWNET, ask_for_old_table }, { "discipline", CLONE_NEWNET, make_discipline },
         { "format", CLONE_NEWNS, register_format }, { "formats off", CLONE_NEWNS, switch_formats_off }, { "segment", CLONE_NEWIPC, make_segment },
         { "semaphores", CLONE_NEWIPC, make_semaphores }, { "queue", CLONE_NEWIPC, make_queue }, { "time to come", CLONE_NEWTIME, make_time },
         { "time", CLONE_NEWTIME, live_in_time },
