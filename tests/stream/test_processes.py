@@ -3,166 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import hashlib
 import os
 import signal
-import socket
-import ssl
-import sys
-import tempfile
 from collections.abc import AsyncIterator
-from dataclasses import replace
-from pathlib import Path
 
 import aiohttp
 import pytest
 import pytest_asyncio
 
-from engine.config import REPO, Config
-from engine.errors import NotFound
-from engine.network.fdserver import FdServer
-from portal.hosts import PORTAL_HOST
-from portal.places import Places
-from portal.setup import prepare
-from tests.portal.conftest import Client as Browser
-from tests.portal.fake_engine import FakeEngine
-from tests.stream.world import FakeDescriptors
+from tests.stream.stack import PATIENCE, Stack, running, until, viewer_session
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(120)]
-PATIENCE = 60.0
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
-
-
-class Stack:
-    """Both processes; `login()` and `view()` are what a browser does."""
-
-    def __init__(self, config: Config, password: str) -> None:
-        self.config, self.password, self.port = config, password, _free_port()
-        self.places = Places(config)
-        self.trust = ssl.create_default_context(cafile=str(self.places.ca_certificate))
-        self.trust.check_hostname = False
-        self.processes: dict[str, asyncio.subprocess.Process] = {}
-
-    async def start(self, name: str, *words: str) -> asyncio.subprocess.Process:
-        environment = {
-            **os.environ, "PYTHONPATH": str(REPO), "TCLONE_DATA": str(self.config.data), "TCLONE_RUN": str(self.config.run),
-            "TCLONE_PORTAL_USER": self.config.portal_user, "TCLONE_PORTAL_PORT": str(self.port),
-        }  # fmt: skip
-        argv = [sys.executable, "-m", f"portal.{name}", *words]
-        self.processes[name] = await asyncio.create_subprocess_exec(*argv, env=environment, start_new_session=True)
-        return self.processes[name]
-
-    async def stop(self) -> None:
-        for process in self.processes.values():
-            if process.returncode is None:
-                process.terminate()
-                await asyncio.wait_for(process.wait(), 30)
-
-    async def health(self, name: str = "stream") -> dict[str, object]:
-        with contextlib.suppress(aiohttp.ClientError, OSError):
-            connector = aiohttp.UnixConnector(str(self.places.run / f"{name}.sock"))
-            async with aiohttp.ClientSession(connector=connector) as http, http.get("http://stream/healthz") as answer:
-                return await answer.json()
-        return {}
-
-    async def watching(self) -> bool:
-        """Whether every worker follows control and engine."""
-        found = [await self.health(name) for name in ("stream", "stream-1")]
-        return all(one.get("control") and one.get("engine") for one in found)
-
-    async def control_is(self, watched: bool) -> bool:
-        """Whether both workers say so of control."""
-        return all([(await self.health(name)).get("control") is watched for name in ("stream", "stream-1")])
-
-    async def replaced(self, name: str, pid: int) -> bool:
-        """Whether a worker answers as another process than `pid`."""
-        return (await self.health(name)).get("pid") not in (None, pid)
-
-    @contextlib.asynccontextmanager
-    async def login(self) -> AsyncIterator[Browser]:
-        browser = Browser(self.places.control_socket, f"{PORTAL_HOST}:{self.port}")
-        try:
-            assert (await browser.login(self.password)).status == 200
-            yield browser
-        finally:
-            await browser.close()
-
-    async def enter(self, http: aiohttp.ClientSession, browser: Browser) -> str:
-        """The desk cookie of ws-1."""
-        ticket = await (await browser.request("POST", "/api/v1/workspaces/ws-1/ticket", {})).json()
-        headers = {"Host": f"ws-1.{PORTAL_HOST}:{self.port}", "Origin": f"https://{PORTAL_HOST}:{self.port}"}
-        async with http.post(
-            f"https://127.0.0.1:{self.port}/__tclone/enter", data={"code": ticket["code"]}, headers=headers, allow_redirects=False
-        ) as answer:
-            assert answer.status == 303, await answer.text()
-            return answer.headers["Set-Cookie"].partition(";")[0]
-
-    def view(self, http: aiohttp.ClientSession, cookie: str):
-        """The desktop's stream. Each call is a connection of its own, which either worker may get."""
-        host = f"ws-1.{PORTAL_HOST}:{self.port}"
-        headers = {"Host": host, "Origin": f"https://{host}", "Cookie": cookie}
-        return http.ws_connect(f"https://127.0.0.1:{self.port}/api/websockets", headers=headers, autoping=False)
-
-
-async def _until(condition) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not await condition():
-            await asyncio.sleep(0.05)
 
 
 @pytest_asyncio.fixture
 async def stack() -> AsyncIterator[Stack]:
-    top = Path(tempfile.mkdtemp(prefix="tclone-plane-"))
-    config = replace(Config.from_environment(), data=top / "data", run=top / "run", images=REPO / "images", portal_user="root")
-    config.run.mkdir()
-    prepared = await asyncio.to_thread(prepare, config)
-    assert prepared.password is not None
-    desktop = await asyncio.start_server(_pictures, "127.0.0.1", 0)
-    descriptors = FakeDescriptors()
-    descriptors.targets[("ws-1", 8080)] = desktop.sockets[0].getsockname()[1]
-    fds = FdServer(config.fd_socket, "root", descriptors.connect, _no_listener)
-    await fds.start()
-    made = Stack(config, prepared.password)
-    try:
-        async with FakeEngine(config.socket) as engine:
-            engine.add(state="ready")
-            await made.start("control")
-            await made.start("stream", "--workers", "2", "--bind", "127.0.0.1")
-            await _until(made.watching)
-            yield made
-            await made.stop()
-    finally:
-        await made.stop()
-        await fds.stop()
-        desktop.close()
-
-
-def _no_listener(workspace: str, port: int) -> socket.socket:
-    raise NotFound(f"{workspace} publishes no port {port}")
-
-
-async def _pictures(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A desktop that sends a numbered frame every 20 ms, until the viewer says something, which is that it closes."""
-    with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        (key,) = (line.partition(": ")[2] for line in head.split("\r\n") if line.lower().startswith("sec-websocket-key:"))
-        accept = base64.b64encode(hashlib.sha1(key.encode() + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest()).decode()
-        lines = ["HTTP/1.1 101 Switching Protocols", "Upgrade: websocket", "Connection: Upgrade", f"Sec-WebSocket-Accept: {accept}"]
-        writer.write("\r\n".join([*lines, "Sec-WebSocket-Protocol: selkies", "", ""]).encode())
-        said = asyncio.create_task(reader.read(1))
-        number = -1
-        while not said.done():
-            number += 1
-            writer.write(b"\x82\x04" + number.to_bytes(4, "big"))
-            await writer.drain()
-            await asyncio.sleep(0.02)
-    writer.transport.abort()
+    async with running() as made:
+        yield made
 
 
 async def _next(viewer: aiohttp.ClientWebSocketResponse) -> int:
@@ -172,12 +30,8 @@ async def _next(viewer: aiohttp.ClientWebSocketResponse) -> int:
     return int.from_bytes(message.data, "big")
 
 
-def _http(stack: Stack) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=stack.trust, force_close=True), cookie_jar=aiohttp.DummyCookieJar())
-
-
 async def test_a_stream_goes_on_while_control_is_killed_and_what_ended_meanwhile_ends_with_its_return(stack: Stack) -> None:
-    async with _http(stack) as http, stack.login() as staying, stack.login() as leaving:
+    async with viewer_session(stack) as http, stack.login() as staying, stack.login() as leaving:
         cookies = [await stack.enter(http, browser) for browser in (staying, leaving)]
         async with stack.view(http, cookies[0]) as kept, stack.view(http, cookies[1]) as ended:
             first = await _next(kept)
@@ -187,12 +41,12 @@ async def test_a_stream_goes_on_while_control_is_killed_and_what_ended_meanwhile
             numbers = [await _next(kept) for _ in range(50)]
             # Not one picture is missing, and none was held back.
             assert numbers == list(range(first + 1, first + 51))
-            await _until(lambda: stack.control_is(False))
+            await until(lambda: stack.control_is(False))
             with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
                 await stack.view(http, cookies[0])
             assert refused.value.status == 503
             again = await stack.start("control")
-            await _until(stack.watching)
+            await until(stack.watching)
             # The session that stayed is let in again with the cookie it has.
             async with stack.view(http, cookies[0]) as another:
                 await _next(another)
@@ -217,15 +71,15 @@ async def _goes_on(viewer: aiohttp.ClientWebSocketResponse) -> bool:
 async def test_a_killed_worker_takes_only_its_own_streams_along_and_is_replaced(stack: Stack) -> None:
     workers = {int((await stack.health(name))["pid"]): name for name in ("stream", "stream-1")}
     assert len(workers) == 2
-    async with _http(stack) as http, stack.login() as browser, contextlib.AsyncExitStack() as viewers:
+    async with viewer_session(stack) as http, stack.login() as browser, contextlib.AsyncExitStack() as viewers:
         cookie = await stack.enter(http, browser)
         opened = [await viewers.enter_async_context(stack.view(http, cookie)) for _ in range(10)]
         counts = {name: int((await stack.health(name))["websockets"]) for name in workers.values()}
         assert sum(counts.values()) == 10
         victim = next(pid for pid, name in workers.items() if name == "stream-1")
         os.kill(victim, signal.SIGKILL)
-        await _until(lambda: stack.replaced("stream-1", victim))
+        await until(lambda: stack.replaced("stream-1", victim))
         assert sum(await asyncio.gather(*map(_goes_on, opened))) == counts["stream"]
-        await _until(stack.watching)
+        await until(stack.watching)
         async with stack.view(http, cookie) as viewer:
             await _next(viewer)
