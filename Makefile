@@ -52,7 +52,10 @@ static/vendor/.stamp: scripts/vendor.py scripts/web/package.json scripts/web/pac
 link: venv
 	@scripts/setup link
 
-test-setup: packages-test venv-test native web
+judges: packages
+	@scripts/setup judges
+
+test-setup: packages-test venv-test native web judges
 
 test: test-setup
 	TCLONE_CACHE=$(TCLONE_TEST_CACHE) $(PYTHON) scripts/suite.py $(TESTS) -- $(PYTEST_ARGS)
@@ -72,4 +75,4 @@ clean:
 	[ ! -f native/Makefile ] || $(MAKE) --no-print-directory -C native clean
 	find engine portal tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help up down setup packages packages-test venv venv-test native web link test-setup test bench bench-stream soak clean
+.PHONY: help up down setup packages packages-test venv venv-test native web link judges test-setup test bench bench-stream soak clean

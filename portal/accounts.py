@@ -30,6 +30,8 @@ _FEWEST_SYMBOLS = 5
 _MOST_USERS = 10_000
 # Addresses of an identity provider's users are names, too.
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._@+-]{0,62}[a-z0-9])?")
+# The same for programs that read the OpenAPI document.
+NAME_PATTERN = f"^{_NAME.pattern}$"
 # The library's defaults (RFC 9106, low-memory profile: 64 MiB, 3 passes): about 60 ms of one core.
 _hasher = argon2.PasswordHasher()
 # Checked when the user does not exist, so that the answer takes as long.

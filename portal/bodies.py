@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pydantic
 from aiohttp import web
 
 from portal.errors import Malformed
+
+
+# Up to here every whole number is one of binary floating point, too.
+_EXACT = 1 << 53
 
 
 class Body(pydantic.BaseModel):
@@ -20,10 +24,23 @@ class Body(pydantic.BaseModel):
 B = TypeVar("B", bound=Body)
 
 
+def one_of(*words: str) -> Any:
+    """For the document that describes a field: these words are taken. The refusal of others is its reader's."""
+    return pydantic.Field(json_schema_extra={"enum": [str(word) for word in words]})
+
+
+def is_needed(model: type[Body], method: str) -> bool:
+    """Whether a request must have a body: without one a field would be missing, or everything that is set be set back by no word."""
+    return method == "PUT" or any(field.is_required() for field in model.model_fields.values())
+
+
 async def parsed(request: web.Request, model: type[B]) -> B:
     """The request's JSON object as an instance of `model`. Raises Malformed, which names the field."""
+    sent = await request.read()
+    if not sent and is_needed(model, request.method):
+        raise Malformed(f"the body is missing: a JSON object with {', '.join(model.model_fields)}")
     try:
-        value = json.loads(await request.read() or b"{}")
+        value = json.loads(sent or b"{}", parse_float=_figure, parse_constant=_no_figure)
     except (ValueError, RecursionError):
         raise Malformed("the body is not JSON") from None
     if not isinstance(value, dict):
@@ -32,6 +49,17 @@ async def parsed(request: web.Request, model: type[B]) -> B:
         return model.model_validate(value)
     except pydantic.ValidationError as error:
         raise Malformed(_problem(error, model)) from None
+
+
+def _figure(text: str) -> float:
+    """8.0 is a whole number in JSON's eyes, and some programs write all of theirs so."""
+    value = float(text)
+    return int(value) if value.is_integer() and abs(value) < _EXACT else value
+
+
+def _no_figure(text: str) -> float:
+    """NaN and infinities are Python's own: JSON has none, and no limit holds them back."""
+    raise ValueError(f"{text} is not JSON")
 
 
 def _problem(error: pydantic.ValidationError, model: type[Body]) -> str:

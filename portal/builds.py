@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import EngineError
-from portal.errors import Malformed, PortalError
+from portal.errors import NotThere, PortalError
 from portal.feed import Feed
 from portal.node import Node
 
@@ -40,9 +40,9 @@ class Builds:
         return sorted(found.values(), key=lambda image: (not image.get("desktop"), image["name"]))
 
     async def start(self, name: str) -> None:
-        """Begin a build unless one of that name is under way. Raises Malformed for a name that has no recipe."""
+        """Begin a build unless one of that name is under way. Raises NotThere for a name that has no recipe."""
         if name not in await asyncio.to_thread(self._recipe_names):
-            raise Malformed(f"there is no recipe for an image {name!r}")
+            raise NotThere(f"there is no recipe for an image {name!r}")
         if name in self._tasks:
             return
         self._report(name, phase="start", detail="", elapsed_ms=0, done=False, error=None)

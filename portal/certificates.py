@@ -16,8 +16,8 @@ from portal.hosts import PORTAL_HOST
 from portal.places import Places
 
 _CA_DAYS = 3650
-# Browsers refuse leaves that are valid for longer than 398 days.
-_LEAF_DAYS = 397
+# Browsers refuse leaves that are valid for longer than 398 days, and judges of TLS ask for less than 366.
+_LEAF_DAYS = 364
 _RENEW_DAYS = 30
 _CLOCK_SLACK = timedelta(hours=1)
 _ADDRESSES = ("127.0.0.1/32", "::1/128")

@@ -9,10 +9,12 @@ from typing import Any
 import pydantic
 
 from engine import __version__
-from portal.bodies import Body
+from portal.bodies import Body, is_needed
+from portal.parameters import PARTS, Parameter
 from portal.routes import PREFIX, Route
 
 _COMPONENTS = "#/components/schemas/"
+_WITHOUT_BODY = {204, 304}
 _PARAMETER = re.compile(r"\{([a-z_]+)\}")
 _ERROR: dict[str, Any] = {
     "type": "object",
@@ -74,26 +76,27 @@ def _operation(route: Route) -> dict[str, Any]:
         "responses": {**_answers(route), **{status: _refusal(text) for status, text in _REFUSALS.items()}},
     }
     if route.body is not None:
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": _reference(route.body)}}}
+        operation["requestBody"] = {"required": is_needed(route.body, route.method), "content": {"application/json": {"schema": _reference(route.body)}}}
+    if route.takes:
+        operation["requestBody"] = {"content": {route.takes: {"schema": {}}}}
     return operation
 
 
 def _path_parameter(name: str) -> dict[str, Any]:
-    schema = {"type": "string", "pattern": "^ws-[0-9]{1,18}$"} if name == "id" else {"type": "string", "minLength": 1}
-    return {"name": name, "in": "path", "required": True, "schema": schema}
+    return {"name": name, "in": "path", "required": True, "schema": PARTS.get(name, {"type": "string", "minLength": 1})}
 
 
-def _query_parameter(name: str, text: str) -> dict[str, Any]:
-    return {"name": name, "in": "query", "description": text, "schema": {"type": "string"}}
+def _query_parameter(name: str, parameter: Parameter) -> dict[str, Any]:
+    return {"name": name, "in": "query", "description": parameter.text, "required": parameter.required, "schema": parameter.schema}
 
 
 def _answers(route: Route) -> dict[str, Any]:
     described = {}
     for status, answer in (route.answers or {200: "done"}).items():
-        if isinstance(answer, str):
-            described[str(status)] = {"description": answer}
-        else:
-            described[str(status)] = {"description": answer.__name__, "content": {"application/json": {"schema": _reference(answer)}}}
+        words, schema = (answer, {}) if isinstance(answer, str) else (answer.__name__, _reference(answer))
+        described[str(status)] = {"description": words}
+        if status not in _WITHOUT_BODY:
+            described[str(status)]["content"] = {kind: {"schema": schema} for kind in route.content}
     return described
 
 

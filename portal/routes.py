@@ -17,6 +17,7 @@ from portal.identity import Identity
 from portal.leases import Leases
 from portal.lifetimes import Lifetimes
 from portal.owners import Owners
+from portal.parameters import Parameter
 from portal.principal import Principal, Scope
 
 PREFIX = "/api/v1"
@@ -40,8 +41,8 @@ Handler = Callable[[Call], Awaitable[web.StreamResponse]]
 class Route:
     """One method of one path below the prefix. `{id}` in the path is a workspace; `summary` is its line in the OpenAPI document.
 
-    `answers`: status to what it carries, a pydantic model or a sentence. `query`: parameter to a sentence that says what it is. `acts`: it
-    changes what runs inside the workspace, so a program is refused while a person has control (423).
+    `answers`: status to what it carries, a pydantic model or a sentence. `content`: the media types of what it carries. `takes`: the media
+    type of a body that is not JSON. `acts`: it changes what runs inside the workspace, so a program is refused while a person has control (423).
     """
 
     method: str
@@ -51,7 +52,9 @@ class Route:
     summary: str
     body: type[Body] | None = None
     answers: dict[int, type[pydantic.BaseModel] | str] | None = None
-    query: dict[str, str] | None = None
+    query: dict[str, Parameter] | None = None
+    content: tuple[str, ...] = ("application/json",)
+    takes: str = ""
     acts: bool = False
 
 

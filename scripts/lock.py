@@ -1,8 +1,10 @@
 """Writes requirements.lock and requirements-test.lock: the exact versions, in this environment, of what pyproject.toml asks for and of all
-that those need. Run it with the virtual environment's Python after a deliberate upgrade."""
+that those need. Run it with the virtual environment's Python after a deliberate upgrade. With the argument `judges` it writes
+requirements-judges.lock; run that with the Python of their environment (`scripts/setup judges`)."""
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -39,6 +41,10 @@ def write(path: Path, heading: str, pinned: dict[str, str]) -> None:
 
 def main() -> None:
     project = tomllib.loads((REPO / "pyproject.toml").read_text())
+    if sys.argv[1:] == ["judges"]:
+        judges = closure(project["project"]["optional-dependencies"]["judges"])
+        write(REPO / "requirements-judges.lock", "Judges of the portal from outside, in an environment of their own.", judges)
+        return
     runtime = closure([*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["fast"]])
     runtime |= closure(project["build-system"]["requires"])
     test = closure(project["project"]["optional-dependencies"]["test"])

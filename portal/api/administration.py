@@ -16,6 +16,7 @@ from portal.audit_log import Entry, Wanted
 from portal.errors import Malformed
 from portal.feed import Feed
 from portal.owners import Owners
+from portal.parameters import Parameter, number, whole
 from portal.principal import Role, Scope
 from portal.quotas import Quotas
 from portal.routes import Call, Route
@@ -27,6 +28,8 @@ _MOST_LINES = 1000
 _CHUNK = 500
 _FILTERS = ("user", "workspace", "event")
 _WORD = re.compile(r"[!-~]{1,100}")
+_LAST = 1 << 62
+_SIGNS = {"type": "string", "pattern": f"^{_WORD.pattern}$"}
 
 
 class Administration:
@@ -42,8 +45,12 @@ class Administration:
         self._log = log
 
     def routes(self) -> list[Route]:
-        chosen = {"user": "only what this user did", "workspace": "only what was done to this workspace", "event": "only this kind"}
-        page = {"limit": f"how many entries, 1 to {_MOST_LINES}", "before": "only entries older than this one's `position`", **chosen}
+        chosen = {
+            "user": Parameter("only what this user did", _SIGNS),
+            "workspace": Parameter("only what was done to this workspace", _SIGNS),
+            "event": Parameter("only this kind", _SIGNS),
+        }
+        page = {"limit": whole("how many entries", 1, _MOST_LINES), "before": whole("only entries older than this `position`", 1, _LAST), **chosen}
         figures = "workspace to `owner`, `viewers` and `traffic` (bytes)"
         return [
             Route("GET", "/settings", Scope.ADMIN, self._get, "Settings for all users", answers={200: Settings}),
@@ -52,7 +59,7 @@ class Administration:
             Route("GET", "/owners", Scope.ADMIN, self._list, "Whose each workspace is", answers={200: "workspace to user"}),
             Route("GET", "/overview", Scope.ADMIN, self._overview, "Everybody's workspaces: whose, how many look on", answers={200: figures}),
             Route("GET", "/audit", Scope.ADMIN, self._audit, "The audit log, newest first", answers={200: "entries"}, query=page),
-            Route("GET", "/audit/export", Scope.ADMIN, self._export, "The audit log as NDJSON", answers={200: "entries"}, query=chosen),
+            Route("GET", "/audit/export", Scope.ADMIN, self._export, "The audit log as NDJSON", answers={200: "entries"}, query=chosen, content=("application/x-ndjson",)),
         ]
 
     async def _get(self, _: Call) -> web.Response:
@@ -81,9 +88,10 @@ class Administration:
         return web.json_response(answer)
 
     async def _audit(self, call: Call) -> web.Response:
-        limit = _number(call, "limit", 100, _MOST_LINES)
-        before = _number(call, "before", None, 1 << 62)
-        return web.json_response(await audit.read(limit or 100, before, _wanted(call)))
+        asked = call.request.query
+        limit = number(asked.get("limit", "100"), "limit", 1, _MOST_LINES)
+        before = number(asked["before"], "before", 1, _LAST) if "before" in asked else None
+        return web.json_response(await audit.read(limit, before, _wanted(call)))
 
     async def _export(self, call: Call) -> web.StreamResponse:
         entries = audit_log.entries(self._log, None, _wanted(call))
@@ -109,12 +117,3 @@ def _wanted(call: Call) -> Wanted:
         if not _WORD.fullmatch(value):
             raise Malformed(f"{name} must be 1 to 100 letters, digits or signs, without blanks")
     return Wanted(**found)
-
-
-def _number(call: Call, name: str, default: int | None, most: int) -> int | None:
-    text = call.request.query.get(name)
-    if text is None:
-        return default
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:20]) <= most:
-        raise Malformed(f"{name} must be a number from 1 to {most}")
-    return int(text)

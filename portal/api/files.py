@@ -13,10 +13,12 @@ from portal import audit
 from portal.errors import Malformed
 from portal.identity import Identity
 from portal.inside import Inside, read_headers
+from portal.parameters import BASE, PATH, flag
 from portal.principal import Scope
 from portal.routes import PREFIX, Call, Route, Router
 
 _PIECE = 256 << 10
+_BYTES = "application/octet-stream"
 
 
 class Files:
@@ -42,19 +44,17 @@ class Files:
 
     def routes(self) -> list[Route]:
         one = "/workspaces/{id}"
-        path = {"path": "absolute path inside, percent-encoded"}
-        base = {"base": "`parent`, `image` or the id of a workspace of the same image"}
         return [
-            Route("GET", one + "/files", Scope.READ, self._list, "A directory's entries", answers={200: "the directory"}, query=path),
+            Route("GET", one + "/files", Scope.READ, self._list, "A directory's entries", answers={200: "the directory"}, query=PATH),
             Route("DELETE", one + "/files", Scope.CONTROL, self._remove, "Remove a file or directory", answers={204: "it is gone"},
-                  query=path | {"recursive": "1: a directory and all that is in it"}, acts=True),
-            Route("POST", one + "/directories", Scope.CONTROL, self._make, "Make a directory", answers={201: "its entry"}, query=path, acts=True),
-            Route("GET", one + "/file", Scope.READ, self._read, "Download a file; ranges and HEAD work", answers={200: "its bytes"}, query=path),
+                  query=PATH | {"recursive": flag("a directory and all that is in it")}, acts=True),
+            Route("POST", one + "/directories", Scope.CONTROL, self._make, "Make a directory", answers={201: "its entry"}, query=PATH, acts=True),
+            Route("GET", one + "/file", Scope.READ, self._read, "Download a file; ranges and HEAD work", content=(_BYTES,), answers={200: "its bytes", 206: "some of them", 304: "it is still the one of If-None-Match"}, query=PATH),
             Route("PUT", one + "/file", Scope.CONTROL, self._write, "Upload a file: its bytes as the body", answers={201: "its entry"},
-                  query=path | {"overwrite": "1: in place of a file that is there"}, acts=True),
-            Route("GET", one + "/diff", Scope.READ, self._changes, "What differs", answers={200: "NDJSON of changes, last `done`"}, query=base),
+                  takes=_BYTES, query=PATH | {"overwrite": flag("in place of a file that is there")}, acts=True),
+            Route("GET", one + "/diff", Scope.READ, self._changes, "What differs", answers={200: "NDJSON of changes, last `done`"}, content=("application/x-ndjson",), query=BASE),
             Route("GET", one + "/diff/file", Scope.READ, self._compare, "One file's difference", answers={200: "the difference"},
-                  query=path | base),
+                  query=PATH | BASE),
         ]  # fmt: skip
 
     async def _list(self, call: Call) -> web.Response:
@@ -78,7 +78,7 @@ class Files:
         asked = {name: request.headers[name] for name in ("Range", "If-Range", "If-None-Match") if name in request.headers}
         async with self._inside.read_file(workspace, path, asked) as source:
             headers = read_headers(source) | {
-                hdrs.CONTENT_TYPE: "application/octet-stream", hdrs.CONTENT_DISPOSITION: attachment(path), hdrs.CACHE_CONTROL: "private, no-cache",
+                hdrs.CONTENT_TYPE: _BYTES, hdrs.CONTENT_DISPOSITION: attachment(path), hdrs.CACHE_CONTROL: "private, no-cache",
             }  # fmt: skip
             answer = web.StreamResponse(status=source.status, headers=headers)
             await answer.prepare(request)
@@ -96,8 +96,8 @@ class Files:
 
     async def _write(self, call: Call) -> web.Response:
         request = call.request
-        if request.content_type != "application/octet-stream":
-            raise Malformed("a file is sent as application/octet-stream")
+        if request.content_type != _BYTES:
+            raise Malformed(f"a file is sent as {_BYTES}")
         overwrite = switch(request, "overwrite")
         pieces = _pieces(request)
         entry = await self._inside.write_file(call.workspace, path_of(request), pieces, request.content_length, overwrite)

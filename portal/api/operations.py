@@ -25,7 +25,7 @@ class Operations:
         self._document: dict[str, Any] = {}
 
     def routes(self) -> list[Route]:
-        return [Route("GET", "/metrics", Scope.ADMIN, self._figures, "Figures for Prometheus", answers={200: "text"})]
+        return [Route("GET", "/metrics", Scope.ADMIN, self._figures, "Figures for Prometheus", answers={200: "text"}, content=("text/plain",))]
 
     def open_routes(self) -> list[web.RouteDef]:
         """What needs no login: it tells nothing about anybody."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from aiohttp import web
 
 from portal import audit
-from portal.errors import Malformed
 from portal.inside import Inside
+from portal.parameters import number
 from portal.principal import Scope
 from portal.routes import Call, Route
 
@@ -46,7 +46,4 @@ class Ports:
 
 
 def _port(call: Call) -> int:
-    text = call.request.match_info["port"]
-    if not text.isascii() or not text.isdecimal() or len(text) > 5 or not 1 <= int(text) <= 65535:
-        raise Malformed("the port must be a number from 1 to 65535")
-    return int(text)
+    return number(call.request.match_info["port"], "the port", 1, 65535)

@@ -10,10 +10,12 @@ from aiohttp import hdrs, web
 from engine.screen import FEWEST_BYTES, MOST_BYTES, MOST_WAIT_MS
 from portal.errors import Malformed
 from portal.node import Node
+from portal.parameters import Parameter, whole
 from portal.principal import Scope
 from portal.routes import Call, Route
 
 _LONGEST_TAG = 80
+_REGION = "^[0-9]{1,5}(,[0-9]{1,5}){3}$"
 
 
 class _Query(pydantic.BaseModel, extra="forbid"):
@@ -22,7 +24,7 @@ class _Query(pydantic.BaseModel, extra="forbid"):
     width: int | None = pydantic.Field(None, ge=16, le=7680)
     height: int | None = pydantic.Field(None, ge=16, le=7680)
     format: Literal["jpeg", "png", "webp"] = "png"
-    region: str | None = pydantic.Field(None, pattern=r"^[0-9]{1,5}(,[0-9]{1,5}){3}$")
+    region: str | None = pydantic.Field(None, pattern=_REGION)
     max_bytes: int | None = pydantic.Field(None, ge=FEWEST_BYTES, le=MOST_BYTES)
     max_age_ms: int = pydantic.Field(0, ge=0, le=10_000)
     settle_ms: int | None = pydantic.Field(None, ge=0, le=MOST_WAIT_MS)
@@ -37,18 +39,19 @@ class Screens:
 
     def routes(self) -> list[Route]:
         query = {
-            "width": "at most so many pixels wide, 16 to 7680; never enlarged",
-            "height": "with width: scaled to just that size",
-            "format": "png (default), jpeg or webp",
-            "region": "left,top,right,bottom in pixels of the screen: only that part",
-            "max_bytes": "quality falls until it has no more, PNG becoming JPEG; the size stays",
-            "settle_ms": "wait until the screen has come to rest, at most so long, 0 to 30000",
-            "wait_change_ms": "with If-None-Match: wait until it shows something else, at most so long, 0 to 30000",
-            "max_age_ms": "a picture begun so long before the request will do, 0 to 10000",
+            "width": whole("at most so many pixels wide, never enlarged", 16, 7680),
+            "height": whole("with width: scaled to just that size", 16, 7680),
+            "format": Parameter("the picture's kind", {"type": "string", "enum": ["png", "jpeg", "webp"], "default": "png"}),
+            "region": Parameter("left,top,right,bottom in pixels of the screen: only that part", {"type": "string", "pattern": _REGION}),
+            "max_bytes": whole("quality falls until it has no more bytes, PNG becoming JPEG; the size stays", FEWEST_BYTES, MOST_BYTES),
+            "settle_ms": whole("wait until the screen has come to rest, at most so long", 0, MOST_WAIT_MS),
+            "wait_change_ms": whole("with If-None-Match: wait until it shows something else, at most so long", 0, MOST_WAIT_MS),
+            "max_age_ms": whole("a picture begun so long before the request will do", 0, 10_000),
         }
         answers = {200: "the picture", 304: "it is still the one of If-None-Match"}
         path = "/workspaces/{id}/screenshot"
-        return [Route("GET", path, Scope.READ, self._picture, "A picture of its screen", answers=answers, query=query)]  # type: ignore[arg-type]
+        kinds = ("image/png", "image/jpeg", "image/webp")
+        return [Route("GET", path, Scope.READ, self._picture, "A picture of its screen", answers=answers, query=query, content=kinds)]  # type: ignore[arg-type]
 
     async def _picture(self, call: Call) -> web.Response:
         try:

@@ -7,10 +7,12 @@ from typing import Annotated
 import pydantic
 from aiohttp import web
 
+from engine.query import switch
 from portal import audit, tokens
 from portal.access import Access
-from portal.bodies import Body
+from portal.bodies import Body, one_of
 from portal.errors import Forbidden, Malformed
+from portal.parameters import flag
 from portal.principal import Scope
 from portal.routes import Call, Route
 
@@ -19,7 +21,7 @@ class NewToken(Body):
     """`days` null: it never expires. `scopes`: of `read`, `control`, `fork`, `admin`."""
 
     name: str
-    scopes: Annotated[list[str], pydantic.Field(max_length=len(Scope))]
+    scopes: Annotated[list[Annotated[str, one_of(*Scope)]], pydantic.Field(max_length=len(Scope))]
     days: float | None = tokens.DEFAULT_DAYS
 
 
@@ -30,7 +32,7 @@ class Tokens:
         self._access = access
 
     def routes(self) -> list[Route]:
-        everybody = {"all": "1: everybody's, for admins"}
+        everybody = {"all": flag("everybody's, for admins")}
         return [
             Route("GET", "/tokens", Scope.READ, self._list, "Your API tokens", answers={200: "a list of tokens"}, query=everybody),
             Route("POST", "/tokens", Scope.READ, self._create, "Make an API token", NewToken, {201: "the token, shown this once"}),
@@ -38,7 +40,7 @@ class Tokens:
         ]
 
     async def _list(self, call: Call) -> web.Response:
-        everybodys = call.request.query.get("all") == "1"
+        everybodys = switch(call.request, "all")
         if everybodys and not call.principal.may(Scope.ADMIN):
             raise Forbidden("everybody's tokens are shown to admins")
         return web.json_response([token.public() for token in self._access.tokens.of(None if everybodys else call.principal.user)])

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from typing import Annotated
 
+import pydantic
 from aiohttp import web
 
 from portal import accounts, audit
 from portal.access import Access
 from portal.accounts import Account
-from portal.bodies import Body
+from portal.bodies import Body, one_of
 from portal.errors import Malformed, NotThere
 from portal.passwords import Passwords
 from portal.principal import Role, Scope
@@ -22,8 +24,8 @@ from portal.settings import Bytes, Count
 class NewUser(Body):
     """`role` is `user` or `admin`."""
 
-    user: str
-    role: str = Role.USER
+    user: Annotated[str, pydantic.Field(json_schema_extra={"pattern": accounts.NAME_PATTERN})]
+    role: Annotated[str, one_of(*Role)] = Role.USER
 
 
 class Quota(Body):
@@ -36,7 +38,7 @@ class Quota(Body):
 class Changes(Body):
     """What is to change; the rest stays."""
 
-    role: str | None = None
+    role: Annotated[str, one_of(*Role)] | None = None
     disabled: bool | None = None
     quota: Quota | None = None
 

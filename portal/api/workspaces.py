@@ -10,10 +10,11 @@ from aiohttp import hdrs, web
 from engine.config import DEFAULT_MEMORY
 from portal import audit, hosts
 from portal.bodies import Body
-from portal.errors import Forbidden, Malformed
+from portal.errors import Forbidden
 from portal.feed import Feed
 from portal.node import Node, opens
 from portal.owners import Owners
+from portal.parameters import number, whole
 from portal.principal import Role, Scope
 from portal.quotas import Quotas
 from portal.routes import Call, Route
@@ -63,14 +64,14 @@ class Workspaces:
 
     def routes(self) -> list[Route]:
         one = "/workspaces/{id}"
-        tail = {"tail": f"how many lines, 1 to {_LONGEST_TAIL}"}
+        tail = {"tail": whole("how many lines", 1, _LONGEST_TAIL)}
         return [
             Route("GET", "/workspaces", Scope.READ, self._list, "All workspaces that you see", answers={200: "a list of workspaces"}),
             Route("POST", "/workspaces", Scope.FORK, self._launch, "Launch a workspace", Launch, {201: "the workspace, starting"}),
             Route("GET", one, Scope.READ, self._get, "One workspace", answers={200: "the workspace"}),
             Route("DELETE", one, Scope.FORK, self._remove, "Discard a workspace", answers={204: "all of it is gone"}, acts=True),
             Route("POST", one + "/fork", Scope.FORK, self._fork, "Fork a running workspace", Fork, {201: "the fork result"}),
-            Route("GET", one + "/logs", Scope.READ, self._logs, "Its console output", answers={200: "text"}, query=tail),
+            Route("GET", one + "/logs", Scope.READ, self._logs, "Its console output", answers={200: "text"}, query=tail, content=("text/plain",)),
             Route("POST", one + "/ticket", Scope.READ, self._ticket, "A one-time code that opens its desktop", answers={200: "action and code"}),
         ]
 
@@ -108,10 +109,8 @@ class Workspaces:
         return web.json_response(result, status=201)
 
     async def _logs(self, call: Call) -> web.Response:
-        tail = call.request.query.get("tail", "200")
-        if not tail.isdecimal() or not 1 <= int(tail[:6]) <= _LONGEST_TAIL:
-            raise Malformed(f"tail must be a number from 1 to {_LONGEST_TAIL}")
-        return web.Response(text=await self._node.logs(call.workspace, int(tail)))
+        tail = number(call.request.query.get("tail", "200"), "tail", 1, _LONGEST_TAIL)
+        return web.Response(text=await self._node.logs(call.workspace, tail))
 
     async def _ticket(self, call: Call) -> web.Response:
         session = call.principal.session

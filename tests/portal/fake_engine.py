@@ -136,7 +136,7 @@ class FakeEngine:
 
     def add(self, **values: Any) -> dict[str, Any]:
         """A workspace as if it had been launched before."""
-        identity = f"ws-{next(self._numbers)}"
+        identity = values.get("id") or f"ws-{next(self._numbers)}"
         workspace = {
             "id": identity, "name": f"webtop-xfce-{identity[3:]}", "kind": "source", "state": "ready", "phase": "", "parent": None,
             "batch": None, "index": None, "generation": 0, "image": "webtop-xfce", "desktop": True,

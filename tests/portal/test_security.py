@@ -142,7 +142,6 @@ async def test_log_text_is_plain_bounded_and_without_control_characters(portal: 
         ("POST", "/api/v1/workspaces/..%2Fimages/fork", {"copies": 1}),
         ("DELETE", "/api/v1/workspaces/all", None),
         ("GET", "/api/v1/workspaces/ws-1/logs?tail=-1", None),
-        ("POST", "/api/v1/images/nothing/build", None),
         ("POST", "/api/v1/login", {"user": "admin"}),
     ],
 )
@@ -224,3 +223,26 @@ def test_origins_keep_the_port_by_which_the_browser_came() -> None:
     assert hosts.desktop_origin("ws-2", "tclone.localhost:9443") == "https://ws-2.tclone.localhost:9443"
 
 
+
+
+@pytest.mark.parametrize("method, path", [("POST", "/api/v1/workspaces"), ("DELETE", "/api/v1/workspaces/ws-1"), ("PUT", "/api/v1/settings")])
+async def test_a_program_that_forgot_its_token_is_told_to_log_in(portal: Portal, engine: FakeEngine, method: str, path: str) -> None:
+    answer = await portal.client().request(method, path, {} if method != "DELETE" else None, headers={"Origin": None})
+    assert (answer.status, (await answer.json())["error"]["code"], answer.headers["WWW-Authenticate"]) == (401, "login", "Bearer")
+    assert engine.calls == []
+
+
+@pytest.mark.parametrize("sent", [b"", b'{"idle_seconds": NaN}', b'{"idle_seconds": Infinity}'])
+async def test_what_is_no_json_object_changes_no_setting(portal: Portal, sent: bytes) -> None:
+    client = await portal.login()
+    assert (await client.request("PUT", "/api/v1/settings", {"idle_seconds": 600.0, "user_workspaces": 3.0})).status == 200
+    refused = await client.request("PUT", "/api/v1/settings", headers={"Content-Type": "application/json"}, data=sent)
+    assert (refused.status, (await refused.json())["error"]["code"]) == (400, "bad_request")
+    now = await (await client.request("GET", "/api/v1/settings")).json()
+    assert (now["idle_seconds"], now["user_workspaces"]) == (600, 3), "8.0 is a whole number"
+
+
+async def test_an_image_that_nobody_can_build_is_not_there(portal: Portal, engine: FakeEngine) -> None:
+    answer = await (await portal.login()).request("POST", "/api/v1/images/nothing/build")
+    assert (answer.status, (await answer.json())["error"]["code"]) == (404, "not_found")
+    assert engine.calls == []
