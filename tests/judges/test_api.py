@@ -12,7 +12,7 @@ import pytest
 from portal.hosts import PORTAL_HOST
 from tests.stream.stack import Stack
 
-pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(600)]
 _SEED = "20261130"
 # These may end what the others need: the workspaces, the user, the token that is used, room for a launch. They are judged last.
 _ENDINGS = ["delete_workspaces_id", "delete_users_user", "patch_users_user", "delete_tokens_token", "put_settings"]
