@@ -17,6 +17,7 @@ from portal.errors import Malformed
 from portal.models import anthropic, gemini, openai
 from portal.models.plan import Plan
 from portal.node import Node
+from portal.parameters import Parameter
 from portal.principal import Scope
 from portal.routes import Call, Route
 
@@ -37,8 +38,9 @@ class Models:
 
     def routes(self) -> list[Route]:
         one = "/workspaces/{id}/computer/"
-        size = {"display": "width x height that the model was told, as 1024x768: its places are pixels of that, and pictures have that size (the screen's own)"}
-        version = {"version": f"{', '.join(anthropic.VERSIONS)} (default: {anthropic.NEWEST})"}
+        told = "width x height that the model was told, as 1024x768: its places are pixels of that, and pictures have that size (the screen's own)"
+        size = {"display": Parameter(told, {"type": "string", "pattern": f"^{_SIZE.pattern}$"})}
+        version = {"version": Parameter("of the tool", {"type": "string", "enum": list(anthropic.VERSIONS), "default": anthropic.NEWEST})}
         return [
             Route("POST", one + "anthropic", Scope.CONTROL, self._anthropic, "A tool_use block of Anthropic's computer tool", answers={200: "the tool_result block"}, query=version | size),
             Route("POST", one + "openai", Scope.CONTROL, self._openai, "A computer_call of OpenAI's", answers={200: "the computer_call_output"}, query=size),
