@@ -59,12 +59,15 @@ static int capture_maps(struct world *world, struct error *err)
     return 0;
 }
 
-static int capture_processes(struct world *world, struct error *err)
+/* Before any file is touched. */
+static int list_descriptors(struct world *world, struct error *err)
 {
-    for (int i = 0; i < world->process_count; i++)
-        if (!world->processes[i]->zombie && descriptors_list(world->processes[i], err) < 0)
+    for (int i = 0; i < world->process_count; i++) {
+        struct process *process = world->processes[i];
+        if (!process->zombie && (descriptors_list(process, err) < 0 || descriptors_refuse_servers(process, err) < 0))
             return -1;
-    return capture_maps(world, err);
+    }
+    return 0;
 }
 
 /*
@@ -106,9 +109,8 @@ static int capture_objects(struct world *world, struct error *err)
 int capture(struct world *world, struct error *err)
 {
     world->slot_base = SLOT_MINIMUM;
-    if (tasks_read(world, err) < 0 || sharing_read(world, err) < 0 || mounts_read(world, err) < 0 || places_read(world, err) < 0)
-        return -1;
-    if (capture_processes(world, err) < 0)
+    if (list_descriptors(world, err) < 0 || tasks_read(world, err) < 0 || sharing_read(world, err) < 0 || mounts_read(world, err) < 0
+        || places_read(world, err) < 0 || capture_maps(world, err) < 0)
         return -1;
     struct page_reader pages = { .world = world };
     pthread_t helper;

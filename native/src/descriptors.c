@@ -14,6 +14,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define MISC_MAJOR 10
+#define FUSE_MINOR 229
+
 const char *description_label(const struct description *description)
 {
     static char ring[4][192];
@@ -57,6 +60,22 @@ int descriptors_list(struct process *process, struct error *err)
     closedir(directory);
     if (process->fd_count)
         qsort(process->fds, (size_t)process->fd_count, sizeof *process->fds, by_number);
+    return 0;
+}
+
+/* The files of /proc are asked for what the kernel knows by itself. Some 1 us a descriptor. */
+int descriptors_refuse_servers(const struct process *process, struct error *err)
+{
+    char path[64];
+    struct statx st;
+    snprintf(path, sizeof path, "/proc/%d/fd", process->pid);
+    AUTO_CLOSE int directory = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    for (int i = 0; i < process->fd_count; i++) {
+        snprintf(path, sizeof path, "%d", process->fds[i].fd);
+        if (statx(directory, path, AT_STATX_DONT_SYNC, STATX_TYPE, &st) == 0 && S_ISCHR(st.stx_mode) && st.stx_rdev_major == MISC_MAJOR
+            && st.stx_rdev_minor == FUSE_MINOR)
+            return fail(err, "unsupported", "%s serves a FUSE file system (fd %d); unmount it or end the program", process_label(process), process->fds[i].fd);
+    }
     return 0;
 }
 

@@ -7,6 +7,11 @@
 
 /* The numbers in use by each process (before queries run, which ask for the close-on-exec flags). */
 int descriptors_list(struct process *process, struct error *err);
+/*
+ * Refuse a process that serves a FUSE file system and came to do so since preflight: a duplicate of a file that it serves could not even be closed while it
+ * stands still, and whoever waits for that cannot be killed.
+ */
+int descriptors_refuse_servers(const struct process *process, struct error *err);
 /* Duplicate and classify every description; descriptions shared by dup or fork are recognised (kcmp). */
 int descriptors_describe(struct world *world, struct error *err);
 /*

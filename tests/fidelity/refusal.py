@@ -1,19 +1,23 @@
 """Programs of tests/fidelity/refused: a workspace that runs one cannot be forked. Run as a program it prints why.
 
-    python -m tests.fidelity.refusal PROGRAM MODE DIRECTORY
+    python -m tests.fidelity.refusal PROGRAM MODE DIRECTORY [late]
+
+With "late" the program comes into its state only when livefork has looked at the running workspace, just before it freezes it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.fidelity.harness import Harness, own_mount_namespace
-from tests.fidelity.livefork import ForkError
+from tests.fidelity.livefork import Container, ForkError
 
 _SOURCES = Path(__file__).resolve().parent / "refused"
 _SECONDS = 10.0
@@ -32,10 +36,23 @@ def _build(program: str, directory: Path) -> Path:
     return binary
 
 
-async def _refuse(program: str, mode: str, directory: Path) -> str:
+def _bring_about(source: Container, program: str) -> Callable[[int, list[Container]], None]:
+    """Let the program go on while livefork is stopped, until it says that it is in its state."""
+
+    def when_stopped(livefork: int, _: list[Container]) -> None:
+        source.write("/tmp/fidelity/late", "late")
+        deadline = time.monotonic() + _SECONDS
+        while source.read(f"/tmp/fidelity/{program}.late") is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(livefork, signal.SIGCONT)
+
+    return when_stopped
+
+
+async def _refuse(program: str, mode: str, directory: Path, late: bool) -> str:
     async with Harness(directory) as harness:
         image = harness.import_root(None, [_build(program, directory / "programs")])
-        source = await harness.launch(image, [f"/fidelity/{program}", mode])
+        source = await harness.launch(image, [f"/fidelity/{program}", mode, *(["late"] if late else [])])
         deadline = time.monotonic() + _SECONDS
         while source.read(f"/tmp/fidelity/{program}.ready") is None:
             if time.monotonic() > deadline:
@@ -43,7 +60,10 @@ async def _refuse(program: str, mode: str, directory: Path) -> str:
             await asyncio.sleep(0.02)
         started = time.monotonic()
         try:
-            await harness.fork(source)
+            if late:
+                await harness.fork(source, stop_at="preflight", when_stopped=_bring_about(source, program))
+            else:
+                await harness.fork(source)
         except ForkError as error:
             if error.status != _REFUSED or time.monotonic() - started > _SECONDS or not source.alive:
                 raise NotRefusedError(f"after {time.monotonic() - started:.1f} s, source alive: {source.alive}: {error}") from error
@@ -55,10 +75,10 @@ async def _refuse(program: str, mode: str, directory: Path) -> str:
         raise NotRefusedError(f"it was forked{made}")
 
 
-def refusal(program: str, mode: str, directory: Path) -> str:
+def refusal(program: str, mode: str, directory: Path, late: bool = False) -> str:
     """Why livefork refuses. In a process of its own: the harness takes a private mount namespace."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.fidelity.refusal", program, mode, str(directory)],
+        [sys.executable, "-m", "tests.fidelity.refusal", program, mode, str(directory), *(["late"] if late else [])],
         cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=60, check=False, env=os.environ,
     )  # fmt: skip
     if done.returncode != 0:
@@ -68,4 +88,4 @@ def refusal(program: str, mode: str, directory: Path) -> str:
 
 if __name__ == "__main__":
     own_mount_namespace()
-    print(asyncio.run(_refuse(sys.argv[1], sys.argv[2], Path(sys.argv[3]))))
+    print(asyncio.run(_refuse(sys.argv[1], sys.argv[2], Path(sys.argv[3]), "late" in sys.argv[4:])))

@@ -26,3 +26,9 @@ def test_a_mount_point_with_a_newline_is_told_in_one_line(tmp_path: Path) -> Non
     message = refusal("fuse_silent", "newline", tmp_path / "harness")
     assert "sees the FUSE file system silent at /tmp/fuse?mount; unmount it" in message
     assert message.rstrip("\n").isprintable()
+
+
+@pytest.mark.parametrize("mode", ["mounted", "detached"])
+def test_what_comes_about_between_the_look_and_the_freeze_is_refused_in_time(mode: str, tmp_path: Path) -> None:
+    message = refusal("fuse_silent", mode, tmp_path / "harness", late=True)
+    assert "FUSE" in message

@@ -1,6 +1,7 @@
 /*
  * A FUSE server that lets its client open one file and from then on never answers: whoever asks for anything of the file system waits for ever.
- * With "detached" the mount is taken away again, and only the client's descriptor leads to it.
+ * With "detached" the mount is taken away again, and only the client's descriptor leads to it. With a second argument "late" all this comes when it is told
+ * to: between the look at a workspace that runs and its freeze.
  */
 #include "../programs/fidelity.h"
 
@@ -70,6 +71,11 @@ int main(int argc, char **argv)
     mkdir(FIDELITY_DIRECTORY, 0777);
     if (argc > 1 && strcmp(argv[1], "newline") == 0)
         mount_point = "/tmp/fuse\nmount";
+    bool late = argc > 2 && strcmp(argv[2], "late") == 0;
+    if (late)
+        fidelity_ready();
+    while (late && access(FIDELITY_DIRECTORY "late", F_OK) < 0)
+        fidelity_sleep_ms(1);
     mkdir(mount_point, 0755);
     umask(0);
     MUST(mknod("/tmp/fuse-device", S_IFCHR | 0666, makedev(10, 229)));
@@ -88,7 +94,10 @@ int main(int argc, char **argv)
     while (serve(fuse))
         ;
     MUST((int)read(ready[0], &byte, 1));
-    fidelity_ready();
+    if (late)
+        fidelity_write("late", "late");
+    else
+        fidelity_ready();
     for (;;)
         pause();
 }
