@@ -346,15 +346,15 @@ class Forker:
         token = readiness.new_token()
         report = manager.progress(branch, "fork", run.started)
         try:
-            await readiness.desktop_ready(branch, token, readiness.FIRST_FRAME_SECONDS, report)
+            # Meanwhile, and before anybody is told that it is ready: what was pressed in the source is not to be pressed here.
+            settling = manager.desktops.settle(branch, run.source.id)
+            await asyncio.gather(readiness.desktop_ready(branch, token, readiness.FIRST_FRAME_SECONDS, report), settling)
         except EngineError as error:
             if branch.state is State.STARTING:
                 branch.move_to(State.FAILED)
                 branch.error = error.message
             run.errors[branch.id] = error.message
         else:
-            # Before anybody is told that it is ready: what was pressed in the source is not to be pressed here.
-            await manager.desktops.settle(branch, run.source.id)
             if branch.state is State.STARTING:
                 branch.stream_token = token
                 branch.move_to(State.READY)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import io
+import struct
+import zlib
 from dataclasses import dataclass
 
-from PIL import Image
+from PIL import Image, ImageChops
 
 from engine.errors import BadRequest
 from engine.x11 import Raster
@@ -14,6 +16,9 @@ from engine.x11 import Raster
 FORMATS = {"jpeg": "image/jpeg", "png": "image/png", "webp": "image/webp"}
 # Level 1 takes a third of the time of the usual 6, for a fifth more bytes.
 _PNG_LEVEL = 1
+_PNG_HEAD = b"\x89PNG\r\n\x1a\n"
+_TAG_LENGTH = 24
+_UP = b"\2"
 _JPEG_QUALITY, _WEBP_QUALITY = 72, 80
 # For a picture that has to get smaller: the first that fits is taken.
 _FALLING = (72, 50, 30, 15, 5)
@@ -62,9 +67,11 @@ def encoded(raster: Raster, wanted: Wanted) -> Encoded:
         shrinks = size[0] <= image.width and size[1] <= image.height
         image = image.resize(size, Image.Resampling.BOX if shrinks else Image.Resampling.BICUBIC, reducing_gap=1.0 if shrinks else None)
     pixels = raster.pixels if wanted.region is None and image.size == screen else image.tobytes()
-    tag = hashlib.blake2b(pixels, digest_size=12, person=wanted.format.encode(), key=_key(wanted)).hexdigest()
+    # SHA-256, which processors have built in: 3 ms for a screen, where BLAKE2 takes 9. The same pixels as another kind of picture are another.
+    tag = hashlib.sha256(pixels)
+    tag.update(f"{wanted.format} {wanted.region} {wanted.most_bytes} {image.size}".encode())
     content, format = _within(Image.frombuffer("RGB", image.size, pixels, "raw", "BGRX", 0, 1), wanted)
-    return Encoded(content, format, tag, image.size)
+    return Encoded(content, format, tag.hexdigest()[:_TAG_LENGTH], image.size)
 
 
 def _size(size: tuple[int, int], wanted: Wanted) -> tuple[int, int]:
@@ -73,11 +80,6 @@ def _size(size: tuple[int, int], wanted: Wanted) -> tuple[int, int]:
     if wanted.width is not None and wanted.width < size[0]:
         return wanted.width, max(1, round(size[1] * wanted.width / size[0]))
     return size
-
-
-def _key(wanted: Wanted) -> bytes:
-    """The same pixels of another place or under another limit are another picture."""
-    return f"{wanted.region} {wanted.most_bytes}".encode() if wanted.region or wanted.most_bytes else b""
 
 
 def _within(image: Image.Image, wanted: Wanted) -> tuple[bytes, str]:
@@ -99,5 +101,21 @@ def _saved(image: Image.Image, format: str, quality: int | None) -> bytes:
     elif format == "webp":
         image.save(file, "WEBP", quality=quality or _WEBP_QUALITY, method=_WEBP_METHOD)
     else:
-        image.save(file, "PNG", compress_level=_PNG_LEVEL)
+        return _png(image)
     return file.getvalue()
+
+
+def _png(image: Image.Image) -> bytes:
+    """Each row as its difference from the one above. Trying every filter for every row, as libraries do, takes twice the time of all this
+    (44 instead of 22 ms for 1280x800) and saves a twentieth of the bytes.
+    """
+    above = ImageChops.offset(image, 0, 1)
+    above.paste((0, 0, 0), (0, 0, image.width, 1))
+    data, stride = ImageChops.subtract_modulo(image, above).tobytes(), image.width * 3
+    rows = b"".join(_UP + data[start : start + stride] for start in range(0, len(data), stride))
+    header = struct.pack(">IIBBBBB", image.width, image.height, 8, 2, 0, 0, 0)
+    return _PNG_HEAD + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(rows, _PNG_LEVEL)) + _chunk(b"IEND", b"")
+
+
+def _chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))

@@ -12,12 +12,12 @@ import os
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from engine import syscalls, x11
+from engine import damage, syscalls, x11
 from engine.errors import Conflict, Unavailable
 from engine.pixels import Wanted, encoded
 from engine.threads import in_thread
@@ -33,8 +33,10 @@ MOST_WAIT_MS = 30_000
 _DISPLAY = ":1"
 # A server that is frozen or hostile; one on a busy machine needs a tenth of it.
 _GRAB_SECONDS = 5.0
-# How often a screen is looked at by whoever waits for it to change, or to come to rest.
+# Between two looks at a screen that changes.
 _LOOK_SECONDS = 0.08
+# A screen is at rest when nothing was drawn for so long; one that does not begin to change within the first was so all along.
+_BEGIN_SECONDS, _QUIET_SECONDS = 0.4, 0.15
 _GLANCE = Wanted(width=320, format="jpeg")
 _ENCODERS = 2
 # Pictures kept for whoever asks next, a few for each workspace; full-size ones are kept too, so their bytes count.
@@ -94,25 +96,61 @@ class Screens:
     async def changed(self, workspace: Workspace, wanted: Wanted, tag: str, seconds: float) -> Picture:
         """The first picture that is another one than that with `tag`; after `seconds` the one there is. Raises as `picture`."""
         deadline = time.monotonic() + seconds
-        while True:
+        async with self._watched(workspace) as drawn:
             # Whoever else waits for the same picture shares it.
-            picture = await self.picture(workspace, wanted, _LOOK_SECONDS / 2)
-            if picture.tag != tag or time.monotonic() >= deadline:
-                return picture
-            await asyncio.sleep(_LOOK_SECONDS)
+            while (picture := await self.picture(workspace, wanted, _LOOK_SECONDS / 2)).tag == tag and time.monotonic() < deadline:
+                if await drawn(deadline - time.monotonic()):
+                    # What is being drawn comes in many parts.
+                    await asyncio.sleep(_LOOK_SECONDS)
+        return picture
 
     async def at_rest(self, workspace: Workspace, wanted: Wanted, seconds: float) -> Picture:
-        """A picture of a screen that has not changed for two looks; after `seconds` the one there is. Raises as `picture`."""
+        """A picture of the screen once nothing has been drawn for a moment; after `seconds` the one there is. Raises as `picture`."""
         deadline = time.monotonic() + seconds
-        # A small picture costs a tenth of a whole one and shows whatever still moves, but for a few pixels.
-        before = ""
-        while time.monotonic() < deadline:
-            tag = (await self.picture(workspace, _GLANCE)).tag
-            if tag == before:
-                break
-            before = tag
-            await asyncio.sleep(_LOOK_SECONDS)
+        async with self._watched(workspace) as drawn:
+            # A program needs a while until it begins to show what came of the last input.
+            if await drawn(min(_BEGIN_SECONDS, seconds)):
+                while time.monotonic() < deadline and await drawn(min(_QUIET_SECONDS, deadline - time.monotonic())):
+                    await asyncio.sleep(_LOOK_SECONDS / 4)
         return await self.picture(workspace, wanted)
+
+    @contextlib.asynccontextmanager
+    async def _watched(self, workspace: Workspace) -> AsyncIterator[Callable[[float], Awaitable[bool]]]:
+        """A function that waits until something is drawn, at most so many seconds: whether it was."""
+        if not workspace.desktop or workspace.state is not State.READY:
+            yield _never  # `picture` says what is wrong
+            return
+        root = self._root(workspace)
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                try:
+                    async with asyncio.timeout(_GRAB_SECONDS):
+                        drawn = (await stack.enter_async_context(damage.watching(root, workspace.env.get("DISPLAY", _DISPLAY)))).wait
+                except (x11.XError, TimeoutError):
+                    drawn = self._looking(workspace)
+                with _unavailable(workspace):
+                    yield drawn
+        finally:
+            os.close(root)
+
+    def _looking(self, workspace: Workspace) -> Callable[[float], Awaitable[bool]]:
+        """For servers that do not tell: by small pictures, which cost a tenth of whole ones."""
+        before = ""
+
+        async def drawn(seconds: float) -> bool:
+            nonlocal before
+            deadline = time.monotonic() + seconds
+            while True:
+                tag = (await self.picture(workspace, _GLANCE)).tag
+                if before and tag != before:
+                    before = tag
+                    return True
+                before = tag
+                if time.monotonic() >= deadline:
+                    return False
+                await asyncio.sleep(min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
+
+        return drawn
 
     async def idle(self, workspace: Workspace) -> float | None:
         """Seconds since mouse or keyboard of its desktop were used; None for a workspace without one. Raises Conflict, Unavailable."""
@@ -126,19 +164,19 @@ class Screens:
         return await self._asked(workspace, x11.grab)
 
     async def _asked(self, workspace: Workspace, question: Callable[[int, str], Awaitable[T]]) -> T:
+        root = self._root(workspace)
         try:
-            root = syscalls.open_of_process(workspace.pid, workspace.pid_start, "root", os.O_PATH | os.O_DIRECTORY)
-        except OSError:
-            raise Conflict(f"{workspace.id} has ended; `tclone logs {workspace.id}` may say why") from None
-        try:
-            async with asyncio.timeout(_GRAB_SECONDS):
-                return await question(root, workspace.env.get("DISPLAY", _DISPLAY))
-        except TimeoutError:
-            raise Unavailable(f"the X server of {workspace.id} did not answer within {_GRAB_SECONDS:g} s; try again") from None
-        except x11.XError as error:
-            raise Unavailable(f"nothing is known of the screen of {workspace.id}: {error}; see `tclone logs {workspace.id}`") from None
+            with _unavailable(workspace):
+                async with asyncio.timeout(_GRAB_SECONDS):
+                    return await question(root, workspace.env.get("DISPLAY", _DISPLAY))
         finally:
             os.close(root)
+
+    def _root(self, workspace: Workspace) -> int:
+        try:
+            return syscalls.open_of_process(workspace.pid, workspace.pid_start, "root", os.O_PATH | os.O_DIRECTORY)
+        except OSError:
+            raise Conflict(f"{workspace.id} has ended; `tclone logs {workspace.id}` may say why") from None
 
     def _keep(self, key: tuple[str, Wanted], picture: Picture) -> None:
         with contextlib.suppress(KeyError):
@@ -147,3 +185,18 @@ class Screens:
         self._bytes += len(picture.content)
         while self._bytes > _KEPT_BYTES:
             self._bytes -= len(self._kept.popitem(last=False)[1].content)
+
+
+async def _never(_: float) -> bool:
+    return False
+
+
+@contextlib.contextmanager
+def _unavailable(workspace: Workspace) -> Iterator[None]:
+    """Say in the engine's terms what went wrong with an X server."""
+    try:
+        yield
+    except TimeoutError:
+        raise Unavailable(f"the X server of {workspace.id} did not answer within {_GRAB_SECONDS:g} s; try again") from None
+    except x11.XError as error:
+        raise Unavailable(f"nothing is known of the screen of {workspace.id}: {error}; see `tclone logs {workspace.id}`") from None

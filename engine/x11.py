@@ -49,6 +49,8 @@ class Screen:
     height: int
     # The keycodes that there are, first and last.
     keycodes: tuple[int, int] = (8, 255)
+    # The first number that this client may give to something of its own.
+    identities: int = 0
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ def screen_of(greeting: bytes) -> Screen:
     """The first screen that a server's greeting describes. Raises XError for one that does not have the picture format we read."""
     try:
         vendor_length, _, screens, formats, byte_order = struct.unpack_from("<HHBBB", greeting, 16)
-        keycodes = struct.unpack_from("<BB", greeting, 26)
+        keycodes, (identities,) = struct.unpack_from("<BB", greeting, 26), struct.unpack_from("<I", greeting, 4)
         offset = 32 + (vendor_length + 3) // 4 * 4
         depths = [struct.unpack_from("<BB", greeting, offset + 8 * index) for index in range(formats)]
         root, width, height, root_depth = struct.unpack_from("<I16xHH14xB", greeting, offset + 8 * formats)
@@ -170,4 +172,4 @@ def screen_of(greeting: bytes) -> Screen:
         raise XError(f"a screen of {width}x{height} is not one")
     if not 8 <= keycodes[0] <= keycodes[1]:
         raise XError(f"keycodes from {keycodes[0]} to {keycodes[1]} are none")
-    return Screen(root, width, height, keycodes)
+    return Screen(root, width, height, keycodes, identities)

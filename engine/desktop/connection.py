@@ -62,18 +62,23 @@ class Connection:
         await self.ask(struct.pack("<BBH", _GET_INPUT_FOCUS, 0, 1))
 
     async def event(self) -> bytes:
-        """The next event that was not seen yet; waits for it."""
+        """The next event that was not seen yet; waits for it. After a time limit that ended it nothing more can be asked if it came in
+        the midst of a message, which a server that is well sends in one piece."""
         while not self.events:
             await self._next(_MOST_REPLY)
         return self.events.popleft()
 
     async def extension(self, name: str) -> int:
         """The major opcode of an extension. Raises XError when the server has none."""
+        return (await self.extension_and_event(name))[0]
+
+    async def extension_and_event(self, name: str) -> tuple[int, int]:
+        """The major opcode of an extension and the number of its first event. Raises XError."""
         data = name.encode()
         reply = await self.ask(struct.pack(f"<BBHHH{len(data)}s", _QUERY_EXTENSION, 0, 2 + (len(data) + 3) // 4, len(data), 0, data) + _padding(data))
         if not reply[8]:
             raise XError(f"the X server has no extension {name}")
-        return reply[9]
+        return reply[9], reply[10]
 
     async def atom(self, name: str) -> int:
         """The number of a name; asked for once."""

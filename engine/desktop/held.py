@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+
+from engine.errors import LimitReached
+from engine.workspace import Workspace
+
+MOST_WAITING = 16
 
 
 class Interrupted(Exception):
@@ -22,8 +29,25 @@ class Held:
     borrowed: set[int] = field(default_factory=set)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
     epoch: int = 0
+    workspace: Workspace | None = None
     expiry: asyncio.TimerHandle | None = None
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """One batch at a time, in the order in which they came. Raises LimitReached when too many wait."""
+        if self.waiting >= MOST_WAITING:
+            raise LimitReached(f"{MOST_WAITING} batches of actions wait for this desktop already: send the next one when one has ended")
+        self.waiting += 1
+        try:
+            await self.lock.acquire()
+        finally:
+            self.waiting -= 1
+        try:
+            yield
+        finally:
+            self.lock.release()
 
     @property
     def anything(self) -> bool:

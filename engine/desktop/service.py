@@ -43,12 +43,12 @@ class Desktops:
     async def act(self, workspace: Workspace, batch: Batch) -> dict[str, Any]:
         """Carry actions out in order, up to the first that fails: {"results", "screen", "cursor"}. After a failure nothing is held.
 
-        Raises BadRequest (a place outside: nothing was done), Conflict, Unavailable before the first; whatever comes later is in the results.
+        Raises BadRequest (a place outside: nothing was done), Conflict, LimitReached, Unavailable before the first; whatever comes later is in the results.
         """
         self._check(workspace)
-        held = self._held.setdefault(workspace.id, Held())
+        held = self._held.setdefault(workspace.id, Held(workspace=workspace))
         report, epoch = _Report(batch), held.epoch
-        async with held.lock:
+        async with held.turn():
             self._check(workspace)
             if held.epoch != epoch:
                 raise Conflict(f"control of {workspace.id} changed hands: nothing was done")
@@ -113,9 +113,8 @@ class Desktops:
             _forget_expiry(held)
 
     async def close(self) -> None:
-        for held in self._held.values():
-            held.stop.set()
-            _forget_expiry(held)
+        """Stop everything and let go of everything: nobody would do it later."""
+        await asyncio.gather(*(self.release(held.workspace) for held in list(self._held.values()) if held.workspace is not None))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import struct
 from collections.abc import AsyncIterator
@@ -15,6 +16,8 @@ from engine.desktop.keyboard import BUTTON_PRESS, BUTTON_RELEASE, MOTION, RELEAS
 _FAKE_INPUT, _QUERY_POINTER, _QUERY_KEYMAP = 2, 38, 44
 _XTEST = "XTEST"
 _BUTTONS_IN_MASK = 5
+# A window manager takes milliseconds; one that hangs holds up nobody for longer than this.
+_THAW_SECONDS, _THAW_LOOK = 2.0, 0.004
 
 
 class XDesktop(Desktop):
@@ -44,8 +47,23 @@ class XDesktop(Desktop):
             self._held.buttons.append(number)
         await self._x.send(self._fake(BUTTON_PRESS if down else BUTTON_RELEASE, number))
         await self._x.settled()
-        if not down and number in self._held.buttons:
-            self._held.buttons.remove(number)
+        if not down:
+            if number in self._held.buttons:
+                self._held.buttons.remove(number)
+            await self._thawed(number)
+
+    async def _thawed(self, number: int) -> None:
+        """Return when the release of a button has taken effect. The window manager is shown presses first and stops the pointer meanwhile,
+        but not the keyboard: what is typed next would overtake the click and go to the window that had the keyboard before."""
+        bit = 1 << 7 + number
+        deadline = asyncio.get_running_loop().time() + _THAW_SECONDS
+        while number <= _BUTTONS_IN_MASK and await self._mask() & bit and asyncio.get_running_loop().time() < deadline:
+            await self._held.pause(_THAW_LOOK)
+
+    async def _mask(self) -> int:
+        """Which modifiers and buttons are down: bits as X has them."""
+        reply = await self._x.ask(struct.pack("<BBHI", _QUERY_POINTER, 0, 2, self._x.screen.root))
+        return int(struct.unpack_from("<H", reply, 24)[0])
 
     async def press(self, chord: list[int]) -> None:
         await self._keyboard.press(await self._keyboard.codes(chord))
@@ -69,8 +87,7 @@ class XDesktop(Desktop):
     async def let_go_of_all(self) -> None:
         down = (await self._x.ask(struct.pack("<BBH", _QUERY_KEYMAP, 0, 1)))[8:40]
         keys = [code for code in range(8, 256) if down[code // 8] & 1 << code % 8]
-        reply = await self._x.ask(struct.pack("<BBHI", _QUERY_POINTER, 0, 2, self._x.screen.root))
-        (mask,) = struct.unpack_from("<H", reply, 24)
+        mask = await self._mask()
         await self.let_go(keys, [number for number in range(1, _BUTTONS_IN_MASK + 1) if mask & 1 << 7 + number], set())
 
     async def windows(self) -> list[Window]:

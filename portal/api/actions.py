@@ -50,12 +50,13 @@ class Actions:
         one = "/workspaces/{id}"
         board = one + "/clipboard"
         return [
-            Route("POST", one + "/actions", Scope.CONTROL, self._act, f"Mouse, keys, windows, clipboard; once for each {KEY_HEADER}", Acts, {200: "a result for each action"}),
+            Route("POST", one + "/actions", Scope.CONTROL, self._act, f"Mouse, keys, windows, clipboard; once for each {KEY_HEADER}", Acts,
+                  {200: "a result for each action"}),
             Route("GET", one + "/windows", Scope.READ, self._windows, "Its windows, the lowest first", answers={200: "the windows"}),
             # Not for `read`: who only watches is sent no clipboard either.
             Route("GET", board, Scope.CONTROL, self._clipboard, "The text of its clipboard", answers={200: "the text"}),
             Route("PUT", board, Scope.CONTROL, self._put, "Put a text into its clipboard", Text, {204: "it is there"}),
-        ]
+        ]  # fmt: skip
 
     async def act(self, call: Call, actions: list[Action], size: list[int] | None = None) -> dict[str, Any]:
         """Carry actions out, once for each key of the request: the engine's answer. Every one of them is in the audit log, refused ones too.

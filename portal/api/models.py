@@ -42,7 +42,8 @@ class Models:
         size = {"display": Parameter(told, {"type": "string", "pattern": f"^{_SIZE.pattern}$"})}
         version = {"version": Parameter("of the tool", {"type": "string", "enum": list(anthropic.VERSIONS), "default": anthropic.NEWEST})}
         return [
-            Route("POST", one + "anthropic", Scope.CONTROL, self._anthropic, "A tool_use block of Anthropic's computer tool", answers={200: "the tool_result block"}, query=version | size),
+            Route("POST", one + "anthropic", Scope.CONTROL, self._anthropic, "A tool_use block of Anthropic's computer tool",
+                  answers={200: "the tool_result block"}, query=version | size),
             Route("POST", one + "openai", Scope.CONTROL, self._openai, "A computer_call of OpenAI's", answers={200: "the computer_call_output"}, query=size),
             Route("POST", one + "gemini", Scope.CONTROL, self._gemini, "A function call of Gemini's computer use", answers={200: "the function_response"}),
         ]  # fmt: skip

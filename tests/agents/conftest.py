@@ -5,18 +5,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
 from engine.client import EngineClient
 from tests.agents.desk import Desk
-from tests.engine.support import Engine
+from tests.engine.support import Engine, host_counted, own_engine
 from tests.leaks import LeakCounter
 
 IMAGE = "webtop-xfce"
@@ -25,29 +20,15 @@ SOURCE = "source"
 
 @pytest.fixture(scope="package")
 def host() -> Iterator[LeakCounter]:
-    """Counts what the host holds before the engine starts and after it ended."""
-    counter = LeakCounter()
-    counter.start()
-    yield counter
-    counter.check(within=20.0)
+    with host_counted() as counter:
+        yield counter
 
 
 @pytest.fixture(scope="package")
 def engine(host: LeakCounter) -> Iterator[Engine]:
     """A running engine with one desktop that is ready."""
-    # A short path, which Unix sockets need.
-    directory = Path(tempfile.mkdtemp(prefix="tclone-agents-", dir="/tmp"))
-    variables = {"TCLONE_CACHE": os.environ["TCLONE_CACHE"]} if "TCLONE_CACHE" in os.environ else {}
-    made = Engine(directory / "data", directory / "run", variables)
-    host.own_engine(made.config.data, made.run)
-    try:
-        asyncio.run(_start(made))
+    with own_engine(host, "tclone-agents-", _start) as made:
         yield made
-        asyncio.run(made.remove_everything())
-    finally:
-        status = asyncio.run(made.stop())
-        shutil.rmtree(directory)
-    assert status == 0
 
 
 async def _start(engine: Engine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 import time
@@ -13,6 +14,7 @@ from engine.client import EngineClient
 
 GUEST = Path(__file__).parent / "guest"
 PATIENCE = 60.0
+_numbers = itertools.count(1)
 _BUS = "unix:path=/run/user/1000/bus"
 
 
@@ -41,11 +43,12 @@ class Desk:
 
     async def window(self, title: str) -> dict[str, Any]:
         """The window whose title contains `title`, once there is one; in front, with the keyboard."""
-        found = await eventually(f"a window {title}", lambda: self._listed(title))
+        found = await eventually(f"a window {title}", lambda: self.listed(title))
         await self.act({"action": "activate", "window": found["id"]})
-        return await eventually(f"{title} in front", lambda: self._listed(title, active=True))
+        return await eventually(f"{title} in front", lambda: self.listed(title, active=True))
 
-    async def _listed(self, title: str, active: bool = False) -> dict[str, Any] | None:
+    async def listed(self, title: str, active: bool = False) -> dict[str, Any] | None:
+        """The window whose title contains `title`, if there is one."""
         windows = (await self.act({"action": "windows"}))["results"][0]["windows"]
         return next((one for one in windows if title in one["title"] and (one["active"] or not active)), None)
 
@@ -63,9 +66,10 @@ class Desk:
         return (await eventually("the text was saved", lambda: self.shell("cat text"))).removesuffix("\n")
 
     async def watch(self) -> None:
-        """A large window in which `events` are noted."""
-        await self.shell("setsid -f xev -geometry 900x600+100+60 -name watcher >events 2>&1")
-        await self.window("watcher")
+        """A large window in which `events` are noted. It has a name of its own: the window manager may still list the last one."""
+        name = f"watcher-{next(_numbers)}"
+        await self.shell(f"setsid -f xev -geometry 900x600+100+60 -name {name} >events 2>&1")
+        await self.window(name)
 
     async def events(self) -> list[str]:
         """Presses, releases and keys that the window got: `ButtonPress 1`, `KeyPress a`."""
@@ -83,6 +87,17 @@ class Desk:
     async def pressed(self) -> dict[str, list[int]]:
         """Keycodes and buttons that the X server holds to be down, asked by a program inside."""
         return json.loads(await self.shell("python3 - ", stdin=(GUEST / "pressed.py").read_bytes()))
+
+    async def holds(self, keys: list[int], buttons: list[int]) -> None:
+        """Just these are pressed. At once, but for what the window manager holds up: a press is shown to it before events go on."""
+
+        async def look() -> bool:
+            return await self.pressed() == {"keys": keys, "buttons": buttons}
+
+        await eventually(f"keys {keys} and buttons {buttons} are pressed", look, 10)
+
+    async def nothing_is_pressed(self) -> None:
+        await self.holds([], [])
 
 
 async def eventually(what: str, look: Any, seconds: float = PATIENCE) -> Any:

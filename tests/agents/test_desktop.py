@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import signal
 
 import pytest
+from PIL import Image, ImageChops
 
-from engine.client import EngineClient
-from engine.errors import BadRequest, Conflict, NotFound
-from tests.agents.desk import Desk
+from engine.client import EngineClient, Screenshot
+from engine.errors import BadRequest, Conflict, NotFound, Unavailable
+from tests.agents.desk import Desk, eventually
+from tests.engine.support import Engine
 
 pytestmark = [pytest.mark.desktop, pytest.mark.slow, pytest.mark.timeout(900)]
 
 WORDS = "The quick <brown> fox @ 10:30 ~ #1 {a|b} \\ ^`´¨ äöüß ÀÉ ñ € Ω жук 日本語 한국어 😀🚀 'q' \"d\" e\u0301 \t|"
-NOTHING = {"keys": [], "buttons": []}
+
+
+def opened(shot: Screenshot) -> Image.Image:
+    return Image.open(io.BytesIO(shot.content)).convert("RGB")
 
 
 async def test_places_are_pixels_and_corners_are_exact(desk: Desk) -> None:
@@ -90,6 +97,23 @@ async def test_ten_thousand_characters(desk: Desk) -> None:
     assert await desk.saved() == text
 
 
+async def test_what_is_typed_after_a_click_goes_to_what_was_clicked(desk: Desk) -> None:
+    await desk.editor()
+    await desk.shell("setsid -f xev -geometry 300x200+900+40 -name beside >/dev/null 2>&1")
+    beside = await desk.window("beside")
+    editor = await desk.listed("text - Mousepad")
+    assert editor is not None
+    for number in range(20):
+        # Never the same place: for the editor, which sees every other click only, it would be a double one, which selects a word.
+        middle = {"x": editor["x"] + 100 + 15 * number, "y": editor["y"] + 200}
+        await desk.act(
+            {"action": "click", "x": beside["x"] + 100, "y": beside["y"] + 100},
+            {"action": "click", **middle},
+            {"action": "type", "text": f"{number} "},
+        )
+    assert await desk.saved() == "".join(f"{number} " for number in range(20))
+
+
 async def test_a_failure_releases_what_is_held_and_skips_the_rest(desk: Desk) -> None:
     answer = await desk.client.act(
         desk.ref,
@@ -102,14 +126,15 @@ async def test_a_failure_releases_what_is_held_and_skips_the_rest(desk: Desk) ->
     )
     assert [result["ok"] for result in answer["results"]] == [True, True, False, False]
     assert answer["results"][2]["error"]["code"] == NotFound.code and answer["results"][3]["skipped"] is True
-    assert await desk.pressed() == NOTHING and await desk.cursor() == [640, 300]
+    await desk.nothing_is_pressed()
+    assert await desk.cursor() == [640, 300]
 
 
 async def test_what_is_held_stays_until_control_changes_hands(desk: Desk) -> None:
     await desk.act({"action": "key_down", "keys": "shift"}, {"action": "mouse_down", "x": 640, "y": 300})
-    assert await desk.pressed() == {"keys": [50], "buttons": [1]}
+    await desk.holds([50], [1])
     await desk.client.release(desk.ref)
-    assert await desk.pressed() == NOTHING
+    await desk.nothing_is_pressed()
 
 
 async def test_a_change_of_hands_stops_what_is_under_way(desk: Desk) -> None:
@@ -122,12 +147,51 @@ async def test_a_change_of_hands_stops_what_is_under_way(desk: Desk) -> None:
     assert 0 < len(await desk.saved()) < 1000
 
 
+async def test_a_batch_that_the_engine_was_killed_in_is_not_done_again(desk: Desk, engine: Engine) -> None:
+    await desk.watch()
+    actions = [{"action": "click", "x": 500, "y": 400}, {"action": "wait", "seconds": 60}, {"action": "click", "x": 500, "y": 400}]
+    under_way = asyncio.ensure_future(desk.client.act(desk.ref, actions, request_id="agents-killed"))
+    await eventually("the pointer is there", lambda: _is_at(desk, {"x": 500, "y": 400}))
+    await engine.stop(signal.SIGKILL)
+    with pytest.raises(Unavailable):
+        await under_way
+    await engine.start()
+    again = await desk.client.act(desk.ref, actions, request_id="agents-killed")
+    assert again["interrupted"] is True and again["results"] == []
+    assert (await desk.events()).count("ButtonPress 1") == 1
+
+
+async def _is_at(desk: Desk, place: dict[str, int]) -> bool:
+    return f"X={place['x']}\nY={place['y']}" in await desk.shell("xdotool getmouselocation --shell")
+
+
+async def test_a_picture_after_an_action_shows_what_came_of_it(desk: Desk, client: EngineClient) -> None:
+    await desk.editor()
+    before = await client.screenshot(desk.ref, settle_ms=5000)
+    await desk.act({"action": "type", "text": "a line\n"})
+    after = await client.screenshot(desk.ref, settle_ms=5000)
+    assert before is not None and after is not None
+    box = ImageChops.difference(opened(before), opened(after)).getbbox()
+    assert box is not None and box[2] - box[0] > 20, "the line is not in the picture"
+
+
+async def test_who_waits_for_a_change_hears_of_it_at_once(desk: Desk, client: EngineClient) -> None:
+    await desk.act({"action": "move", "x": 1, "y": 1})
+    first = await client.screenshot(desk.ref, settle_ms=5000)
+    assert first is not None
+    waiting = asyncio.ensure_future(client.screenshot(desk.ref, tag=first.tag, wait_change_ms=30_000))
+    await asyncio.sleep(1)
+    await desk.shell("setsid -f xev -geometry 300x300+100+100 -name watcher >/dev/null 2>&1")
+    changed = await asyncio.wait_for(waiting, 20)
+    assert changed is not None and changed.tag != first.tag
+
+
 async def test_a_branch_has_nothing_pressed_and_its_own_clipboard(desk: Desk, client: EngineClient) -> None:
     await desk.act({"action": "set_clipboard", "text": "first ☃"}, {"action": "key_down", "keys": "ctrl"}, {"action": "mouse_down", "x": 640, "y": 300})
     result = await client.fork(desk.ref)
     branch = Desk(client, result["branches"][0]["id"])
-    assert await branch.pressed() == NOTHING
-    assert await desk.pressed() == {"keys": [37], "buttons": [1]}
+    await branch.nothing_is_pressed()
+    await desk.holds([37], [1])
     await desk.act({"action": "mouse_up"}, {"action": "key_up", "keys": "ctrl"})
     copied = {"action": "get_clipboard"}
     assert (await branch.act(copied))["results"][0]["text"] == "first ☃"
@@ -145,7 +209,7 @@ async def test_a_fork_in_the_midst_of_typing(desk: Desk, client: EngineClient) -
     branch = Desk(client, result["branches"][0]["id"])
     await typing
     assert await desk.saved() == text
-    assert await branch.pressed() == NOTHING
+    await branch.nothing_is_pressed()
     begun = await branch.saved()
     assert text.startswith(begun) and begun != text
     await branch.act({"action": "key", "keys": "ctrl+End"}, {"action": "type", "text": "→ on"})

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
-import os
-import shutil
 import tarfile
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -15,7 +11,7 @@ import pytest
 
 from engine.client import EngineClient
 from tests.applications.programs import GUEST
-from tests.engine.support import Engine
+from tests.engine.support import Engine, host_counted, own_engine
 from tests.leaks import LeakCounter
 
 IMAGE = "applications"
@@ -25,31 +21,15 @@ PLACE = "/opt/applications"
 
 @pytest.fixture(scope="package")
 def host() -> Iterator[LeakCounter]:
-    """Counts what the host holds before the engine starts and after it ended."""
-    counter = LeakCounter()
-    counter.start()
-    yield counter
-    counter.check(within=20.0)
+    with host_counted() as counter:
+        yield counter
 
 
 @pytest.fixture(scope="package")
 def engine(host: LeakCounter) -> Iterator[Engine]:
     """A running engine that has the image, for all tests: filling the pool takes longer than most of them."""
-    # A short path, which Unix sockets need.
-    directory = Path(tempfile.mkdtemp(prefix="tclone-app-", dir="/tmp"))
-    variables = {"TCLONE_IMAGES": str(IMAGES)}
-    if "TCLONE_CACHE" in os.environ:
-        variables["TCLONE_CACHE"] = os.environ["TCLONE_CACHE"]
-    made = Engine(directory / "data", directory / "run", variables)
-    host.own_engine(made.config.data, made.run)
-    try:
-        asyncio.run(_start(made))
+    with own_engine(host, "tclone-app-", _start, TCLONE_IMAGES=str(IMAGES)) as made:
         yield made
-        asyncio.run(made.remove_everything())
-    finally:
-        status = asyncio.run(made.stop())
-        shutil.rmtree(directory)
-    assert status == 0
 
 
 async def _start(engine: Engine) -> None:

@@ -9,7 +9,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -17,6 +19,7 @@ import psutil
 from engine.client import EngineClient
 from engine.config import Config
 from engine.images import ImageStore
+from tests.leaks import LeakCounter
 
 REPO = Path(__file__).resolve().parents[2]
 NATIVE = Path(os.environ.get("TCLONE_LIBEXEC", REPO / "native" / "build"))
@@ -83,6 +86,34 @@ class Engine:
         async with self.client() as client:
             for workspace in await client.list():
                 await client.remove(workspace["id"])
+
+
+@contextlib.contextmanager
+def own_engine(host: LeakCounter, prefix: str, start: Callable[[Engine], Awaitable[None]], **variables: str) -> Iterator[Engine]:
+    """An engine for many tests, with directories of its own and the cache of packages that there is. `start` starts it and readies what they need."""
+    # A short path, which Unix sockets need.
+    directory = Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))
+    if "TCLONE_CACHE" in os.environ:
+        variables["TCLONE_CACHE"] = os.environ["TCLONE_CACHE"]
+    made = Engine(directory / "data", directory / "run", variables)
+    host.own_engine(made.config.data, made.run)
+    try:
+        asyncio.run(start(made))
+        yield made
+        asyncio.run(made.remove_everything())
+    finally:
+        status = asyncio.run(made.stop())
+        shutil.rmtree(directory)
+    assert status == 0
+
+
+@contextlib.contextmanager
+def host_counted() -> Iterator[LeakCounter]:
+    """Counts what the host holds before the engine starts and after it ended."""
+    counter = LeakCounter()
+    counter.start()
+    yield counter
+    counter.check(within=20.0)
 
 
 def make_image(config: Config, name: str = IMAGE) -> str:

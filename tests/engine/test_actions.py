@@ -10,11 +10,11 @@ from typing import Any
 import pydantic
 import pytest
 
-from engine.desktop import keysyms, service
+from engine.desktop import held, keysyms, service
 from engine.desktop.actions import Batch, problem_of
 from engine.desktop.runner import place
 from engine.desktop.service import Desktops
-from engine.errors import BadRequest, Conflict, Unavailable
+from engine.errors import BadRequest, Conflict, LimitReached, Unavailable
 from engine.workspace import State
 from tests.engine.test_screen import greeting, says, serving
 
@@ -129,3 +129,21 @@ async def test_no_input_while_a_workspace_is_forked_or_has_no_desktop(desktops: 
         workspace.state, workspace.desktop = State.READY, False
         with pytest.raises(Conflict, match="no desktop"):
             await desktops.act(workspace, batch(CLICK))
+
+
+async def test_who_waits_too_long_a_queue_is_refused_and_who_waits_is_refused_when_control_changes_hands(desktops: Desktops, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held, "MOST_WAITING", 3)
+
+    async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    monkeypatch.setattr(service, "BATCH_SECONDS", 2.0)
+    async with serving(silent) as workspace:
+        waiting = [asyncio.ensure_future(desktops.act(workspace, batch(CLICK))) for _ in range(6)]
+        await asyncio.sleep(0.1)
+        releasing = asyncio.ensure_future(desktops.release(workspace))
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        await releasing
+    kinds = [type(outcome) for outcome in outcomes]
+    assert kinds == [Unavailable, Conflict, Conflict, Conflict, LimitReached, LimitReached]
+    assert "changed hands" in str(outcomes[1])

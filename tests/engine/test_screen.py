@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from engine import screen, syscalls, x11
+from engine import pixels, screen, syscalls, x11
 from engine.errors import BadRequest, Conflict, Unavailable
 from engine.pixels import Wanted
 from engine.screen import Screens
@@ -121,6 +121,15 @@ async def test_a_thumbnail_is_scaled_and_never_enlarged(screens: Screens) -> Non
     assert all(abs(is_ - wanted) < 8 for is_, wanted in zip(image.getpixel((60, 100)), RED, strict=True))
     assert all(abs(is_ - wanted) < 8 for is_, wanted in zip(image.getpixel((260, 100)), BLUE, strict=True))
     assert opened(large).size == (WIDTH, HEIGHT) and small.screen == (WIDTH, HEIGHT)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (16, 16), (641, 401), (1366, 768)])
+def test_a_png_has_every_pixel(size: tuple[int, int]) -> None:
+    noise = bytearray(random.Random(size[0]).randbytes(4 * size[0] * size[1]))
+    picture = pixels.encoded(x11.Raster(*size, noise), Wanted())
+    image = Image.open(io.BytesIO(picture.content))
+    assert (image.mode, image.size) == ("RGB", size)
+    assert image.tobytes() == Image.frombuffer("RGB", size, bytes(noise), "raw", "BGRX", 0, 1).tobytes()
 
 
 async def test_a_region_is_cut_out_and_scaled_to_a_size(screens: Screens) -> None:
