@@ -106,7 +106,7 @@ def _message(loop: str) -> Callable[[Place], list[str]]:
     return command
 
 
-def _program(name: str) -> list[str]:
+def program(name: str) -> list[str]:
     """The words that start a program: the host's own, also where PATH has no sbin, or an unpacked one. Raises Unavailable."""
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
     if found is not None:
@@ -124,20 +124,20 @@ def _nginx(place: Place) -> list[str]:
     path.write_text(_NGINX.format(
         port=place.port, desktop=place.desktop, directory=place.directory, certificate=certificate, tls_word=" ssl" if place.tls else "",
     ))  # fmt: skip
-    return [*_program("nginx"), "-p", str(place.directory), "-c", str(path), "-e", str(place.directory / "start.log")]
+    return [*program("nginx"), "-p", str(place.directory), "-c", str(path), "-e", str(place.directory / "start.log")]
 
 
 def _haproxy(place: Place) -> list[str]:
     path = place.directory / "haproxy.cfg"
     path.write_text(_HAPROXY.format(port=place.port, desktop=place.desktop, tls_word=f" ssl crt {place.pair}" if place.tls else ""))
-    return [*_program("haproxy"), "-db", "-f", str(path)]
+    return [*program("haproxy"), "-db", "-f", str(path)]
 
 
 def _configurable(place: Place) -> list[str]:
     script = RIVALS / "node_modules" / "configurable-http-proxy" / "bin" / "configurable-http-proxy"
     if not script.exists():
         raise Unavailable(f"{script} is missing; `scripts/setup rivals` installs it")
-    words = [*_program("node"), str(script), "--ip", "127.0.0.1", "--port", str(place.port), "--api-port", str(free_port())]
+    words = [*program("node"), str(script), "--ip", "127.0.0.1", "--port", str(place.port), "--api-port", str(free_port())]
     words += ["--default-target", f"http://127.0.0.1:{place.desktop}", "--log-level", "error"]
     if place.tls is not None:
         words += ["--ssl-key", str(place.tls / "leaf.key"), "--ssl-cert", str(place.tls / "leaf.pem")]
