@@ -28,6 +28,8 @@ class Config:
     tls_key: Path | None = None
     # How the portal's processes log: text or json (docs/how-to/operate.md).
     log_format: str = "text"
+    # Where the portal sends traces; empty: nowhere. The library reads its other OTEL_* variables by itself.
+    otlp_endpoint: str = ""
     # Addresses and networks of front proxies, whose word on where a request comes from is taken.
     front_proxies: tuple[str, ...] = ()
     # Login by an identity provider (docs/how-to/oidc.md); none when the issuer is empty.
@@ -53,6 +55,7 @@ class Config:
             tls_certificate=Path(env["TCLONE_TLS_CERT"]).absolute() if env.get("TCLONE_TLS_CERT") else None,
             tls_key=Path(env["TCLONE_TLS_KEY"]).absolute() if env.get("TCLONE_TLS_KEY") else None,
             log_format=env.get("TCLONE_LOG_FORMAT", "text"),
+            otlp_endpoint=env.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or env.get("OTEL_EXPORTER_OTLP_ENDPOINT", ""),
             front_proxies=_words(env.get("TCLONE_BEHIND_PROXY", "")),
             oidc_issuer=env.get("TCLONE_OIDC_ISSUER", ""),
             oidc_client=env.get("TCLONE_OIDC_CLIENT_ID", ""),

@@ -51,6 +51,7 @@ from portal.settings import Settings, SettingsStore
 from portal.sessions import ABSOLUTE_SECONDS, IDLE_SECONDS, Session
 from portal.terminal import Terminals
 from portal.tickets import Tickets
+from portal.tracing import Tracing
 from portal.viewers import Viewers
 
 _BODY_LIMIT = 64 * 1024
@@ -58,12 +59,14 @@ _BODY_LIMIT = 64 * 1024
 
 @dataclass(frozen=True)
 class Options:
-    """How long to wait for the engine, how long sessions live (seconds), and the settings of a new database."""
+    """How long to wait for the engine, how long sessions live (seconds), the settings of a new database, and other
+    tracing than the configuration's."""
 
     patience: Patience = field(default_factory=Patience)
     idle_seconds: float = IDLE_SECONDS
     absolute_seconds: float = ABSOLUTE_SECONDS
     settings: Settings = field(default_factory=Settings)
+    tracing: Tracing | None = None
 
 
 class Control:
@@ -82,6 +85,7 @@ class Control:
         self.builds = Builds(self.node, self.feed, config.images)
         self.identity = Identity(self.access.users, self.access.tokens)
         self.viewers = Viewers(self.feed)
+        self.tracing = options.tracing or Tracing(config.otlp_endpoint)
         self._metrics = Metrics(self.feed, self.sessions, places.run)
         presence = Presence()
         self.leases = Leases(self.database, self.feed, self.sessions, presence)
@@ -101,7 +105,7 @@ class Control:
         self.public = self._public(Pages(self._is_admin, by_provider=provider is not None))
 
     def _public(self, pages: Pages) -> web.Application:
-        guards = [logs.follow, self._metrics.count, pages.html_errors, security.errors, security.canonical_host, security.same_origin]
+        guards = [logs.follow, self.tracing.follow, self._metrics.count, pages.html_errors, security.errors, security.canonical_host, security.same_origin]
         app = web.Application(middlewares=guards, client_max_size=_BODY_LIMIT)
         app[security.SESSIONS] = self.sessions
         passwords = Passwords(self.database)
@@ -163,4 +167,5 @@ class Control:
             await self._provider.__aexit__(None, None, None)
         await self.access.close()
         await self.database.close()
+        await self.tracing.close()
         self._trail.close()

@@ -1,6 +1,6 @@
-"""Writes requirements.lock and requirements-test.lock: the exact versions, in this environment, of what pyproject.toml asks for and of all
-that those need. Run it with the virtual environment's Python after a deliberate upgrade. With the argument `judges` it writes
-requirements-judges.lock; run that with the Python of their environment (`scripts/setup judges`)."""
+"""Writes requirements.lock, requirements-opentelemetry.lock and requirements-test.lock: the exact versions, in this environment, of what
+pyproject.toml asks for and of all that those need. Run it with the virtual environment's Python after a deliberate upgrade. With the argument
+`judges` it writes requirements-judges.lock; run that with the Python of their environment (`scripts/setup judges`)."""
 
 from __future__ import annotations
 
@@ -49,11 +49,10 @@ def main() -> None:
     runtime |= closure(project["build-system"]["requires"])
     test = closure(project["project"]["optional-dependencies"]["test"])
     write(REPO / "requirements.lock", "What TClone runs and builds with.", runtime)
-    write(
-        REPO / "requirements-test.lock",
-        "What the tests need beside requirements.lock.",
-        {name: version for name, version in test.items() if name not in runtime},
-    )
+    traces = closure(project["project"]["optional-dependencies"]["opentelemetry"])
+    for name, what, pinned in (("opentelemetry", "traces", traces), ("test", "the tests", test)):
+        beside = {package: version for package, version in pinned.items() if package not in runtime}
+        write(REPO / f"requirements-{name}.lock", f"What {what} need beside requirements.lock.", beside)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pydantic
 from aiohttp import hdrs, web
 
 from engine.config import DEFAULT_MEMORY
-from portal import audit, hosts
+from portal import audit, hosts, tracing
 from portal.bodies import Body
 from portal.errors import Forbidden
 from portal.feed import Feed
@@ -102,8 +102,9 @@ class Workspaces:
         wanted: Fork = call.body
         source = await self._node.workspace(call.workspace)
         owner, unlimited = self._owners.of(call.workspace), call.principal.role is Role.ADMIN
-        with self._quotas.reserve(owner, wanted.copies, source["memory_limit"], unlimited):
+        with self._quotas.reserve(owner, wanted.copies, source["memory_limit"], unlimited), tracing.fork(call.workspace) as measured:
             result = await self._node.fork(call.workspace, wanted.copies, wanted.name or None, wanted.tcp_close, wanted.network, wanted.labels)
+            measured(result["ms"])
         made = [branch.get("id") for branch in result["branches"]]
         audit.record("fork", user=call.principal.user, workspace=call.workspace, branches=made)
         return web.json_response(result, status=201)

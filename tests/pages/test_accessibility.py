@@ -100,3 +100,64 @@ async def test_no_page_has_a_serious_barrier(
         found += await barriers(page, name)
     assert not found, "\n".join(found)
     await browsing.end()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", ["desk", "phone"])
+async def test_no_page_of_accounts_and_admins_has_a_serious_barrier(
+    browser: Browser, portal: Portal, front: Front, engine: FakeEngine, scheme: str, width: str
+) -> None:
+    size = _WIDTHS[width]
+    viewport = {"width": size[0], "height": size[1]}
+    engine.add(name="desk-with-a-name-that-is-rather-long-41-ch")
+    engine.add(name="broken", state="failed", error="the X server did not start")
+    admin = await portal.login()
+    anna = await portal.user(admin, "anna")
+    await anna.request("POST", "/api/v1/workspaces", {"image": "webtop-xfce", "name": "annas"})
+    await admin.request("POST", "/api/v1/users", {"user": "somebody.with-a-long-address@department.example.org"})
+    link = (await (await admin.request("POST", "/api/v1/workspaces/ws-1/shares", {"label": "the review"})).json())["link"]
+    browsing, page = await Browsing.login(browser, portal, front, viewport=viewport, color_scheme=scheme)
+    found: list[str] = []
+
+    async def look(where: str) -> None:
+        found.extend(await barriers(page, where))
+        over = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        if over > 0:
+            found.append(f"{where}: {over} px wider than the window")
+
+    for path, settled in (("/account", "#tokens button"), ("/admin", ".list td"), ("/admin/users", ".list td"), ("/admin/settings", "#part form"), ("/admin/audit", ".list td")):
+        await page.goto(browsing.origin + path)
+        await expect(page.locator(settled).first).to_be_visible()
+        for summary in await page.locator("main summary").all():
+            await summary.click()
+        await look(path)
+        if path == "/account":
+            await _in_dialog(page, page.get_by_role("button", name="New token").click, unfold=False)
+            await look("New token")
+            await page.keyboard.press("Escape")
+        if path == "/admin/users":
+            for name in ("Quota: anna", "Add user"):
+                await _in_dialog(page, page.get_by_role("button", name=name).click)
+                await look(name)
+                await page.keyboard.press("Escape")
+            await page.get_by_role("button", name="Remove: anna").click()
+            await look("Remove")
+            await page.keyboard.press("Escape")
+    await page.goto(browsing.origin + "/w/ws-1")
+    for name in ("The same by the API", "Share"):
+        await page.get_by_role("button", name=name).click()
+        await expect(page.get_by_role("dialog")).to_be_visible()
+        await look(name)
+        await page.keyboard.press("Escape")
+    await page.goto(browsing.origin + "/share#" + link.partition("#")[2])
+    await expect(page.locator("iframe")).to_be_visible()
+    await look("share")
+    # Without a secret in the address, and in a page of its own: it says so.
+    page = await browsing.page()
+    await page.goto(browsing.origin + "/share")
+    await expect(page.get_by_role("alert")).to_contain_text("not complete")
+    await look("share without a secret")
+    assert not found, "\n".join(found)
+    await browsing.end()
