@@ -93,7 +93,7 @@ static void *read_pages(void *argument)
 
 static int capture_objects(struct world *world, struct error *err)
 {
-    if (sysv_semaphores_read(world, err) < 0 || inject_queries(world, err) < 0)
+    if (sysv_semaphores_read(world, err) < 0 || inject_queries(world, err) < 0 || landlock_check(world, err) < 0)
         return -1;
     if (descriptors_describe(world, err) < 0)
         return -1;

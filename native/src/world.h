@@ -94,6 +94,7 @@ struct thread {
     struct filter *filters;         /* parts/seccomp.c */
     struct attributes *attributes;  /* attributes.c: scheduling, affinity, pdeathsig, timer slack … */
     struct pending_signals *pending;
+    bool denied;                    /* it may not look into its parent (parts/landlock.c) */
     struct place *place;            /* parts/place.c; NULL = it shares the process's working directory, root and umask */
     struct switches *switches;      /* parts/switches.c */
 };

@@ -21,6 +21,7 @@ _OBJECTS = {
     "perf event": ("perf event", "stop the profiler"),
     "BPF object": ("BPF object", "end the program"),
     "landlock ruleset": ("landlock ruleset", "once the program has closed it"),
+    "landlock domain": ("has confined itself (Landlock)", "end it"),
     "mount under construction": ("mount under construction", "once the mount is done"),
     "mq_notify": ("mq_notify", "end it"),
     "kernel log": ("the kernel's log", "end the program"),

@@ -24,6 +24,7 @@ const struct part *const parts[] = {
     &part_switches,
     &part_root,
     &part_place,
+    &part_landlock,
     &part_credentials,
     &part_after_credentials,
     &part_seccomp,

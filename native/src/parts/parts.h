@@ -110,13 +110,16 @@ int places_read(struct world *world, struct error *err);
 /* The same for a process that runs, as far as that can be told. */
 int places_check(struct process *process, struct error *err);
 
+/* Once all was asked: refuse who has confined itself, as far as that can be told. */
+int landlock_check(const struct world *world, struct error *err);
+
 /* The text of /proc/PID/timers. */
 int timers_parse(const struct process *process, const char *text, struct process_state *state, struct error *err);
 
 /* process->state, made when it is first needed. */
 struct process_state *process_state(struct process *process);
 
-extern const struct part part_name, part_alt_stack, part_signal_actions, part_limits, part_attributes, part_process, part_root, part_place, part_interval_timers,
+extern const struct part part_name, part_alt_stack, part_signal_actions, part_limits, part_attributes, part_process, part_root, part_place, part_landlock, part_interval_timers,
     part_posix_timers, part_pending_signals, part_credentials, part_after_credentials, part_seccomp, part_semaphore_undo,
     part_inotify_overflow, part_keys, part_switches, part_aio, part_fanotify_overflow;
 

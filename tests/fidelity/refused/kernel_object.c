@@ -35,6 +35,16 @@ static long awaited_by_aio(void)
     return syscall(SYS_io_submit, context, 1, &list) == 1 ? 0 : -1;
 }
 
+/* Nothing is left open that shows it. */
+static long confine_itself(void)
+{
+    struct landlock_ruleset_attr rules = { .handled_access_fs = LANDLOCK_ACCESS_FS_MAKE_BLOCK };
+    long fd = syscall(SYS_landlock_create_ruleset, &rules, sizeof rules, 0);
+    if (fd < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || syscall(SYS_landlock_restrict_self, fd, 0) < 0)
+        return -1;
+    return close((int)fd);
+}
+
 static long secret_memory(bool mapped)
 {
     long fd = syscall(SYS_memfd_secret, 0);
@@ -69,6 +79,8 @@ static long make(const char *what)
         return syscall(SYS_bpf, BPF_MAP_CREATE, &map, sizeof map);
     if (strcmp(what, "landlock ruleset") == 0)
         return syscall(SYS_landlock_create_ruleset, &rules, sizeof rules, 0);
+    if (strcmp(what, "landlock domain") == 0)
+        return confine_itself();
     if (strcmp(what, "mount under construction") == 0)
         return syscall(SYS_fsopen, "tmpfs", 0);
     if (strcmp(what, "mq_notify") == 0)
