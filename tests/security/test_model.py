@@ -1,4 +1,4 @@
-"""docs/SECURITY-MODEL.md and the ASVS table name tests: each of them is there, and each promise has one."""
+"""docs/SECURITY-MODEL.md, the ASVS table and that of others' bug reports name tests: each of them is there, and each promise has one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from engine.config import REPO
 
-_PAGES = [REPO / "docs" / "SECURITY-MODEL.md", REPO / "docs" / "reference" / "asvs.md"]
+_PAGES = [REPO / "docs" / "SECURITY-MODEL.md", REPO / "docs" / "reference" / "asvs.md", REPO / "docs" / "reference" / "reports.md"]
 _NAME = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 

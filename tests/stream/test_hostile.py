@@ -225,3 +225,16 @@ async def test_a_portal_websocket_needs_the_portals_origin_or_a_token(world: Wor
     assert await status(f"Origin: {world.origin('ws-1')}") == 403
     assert await status("Origin:") == 403
     assert await status("Origin:", "Authorization: Bearer t") == 101
+
+
+@pytest.mark.parametrize("workspace", ["", "ws-1"])
+async def test_nothing_is_served_without_tls(world: World, requests: list[web.Request], workspace: str) -> None:
+    """No page is ever shown where browsers withhold what the viewer needs (WebCodecs, the clipboard), and no cookie is sent in the clear."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+    writer.write(world.request("GET", "/", workspace))
+    try:
+        assert b"HTTP/" not in await asyncio.wait_for(reader.read(), 10)
+    except ConnectionResetError:
+        pass
+    writer.close()
+    assert not requests

@@ -103,3 +103,26 @@ async def test_every_workspace_has_its_own_port(world: World) -> None:
     await world.raw_server(two, "ws-2", 3000)
     first, second = await _publish(world), await _publish(world, "ws-2")
     assert (await _talk(first), await _talk(second)) == (b"one", b"two")
+
+
+async def test_an_application_that_compares_host_and_origin_is_content(world: World) -> None:
+    """As frameworks guard forms: the page's origin must be the host that is asked, and the form's secret the cookie's. Nothing here rewrites one
+    of them and leaves the other."""
+    seen: list[bytes] = []
+
+    async def application(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        fields = dict(line.split(b": ", 1) for line in head.split(b"\r\n")[1:] if line)
+        secret = await reader.readexactly(int(fields[b"Content-Length"]))
+        seen.append(head)
+        right = fields[b"Origin"] == b"http://" + fields[b"Host"] and fields[b"Cookie"] == b"csrftoken=" + secret
+        writer.write(b"HTTP/1.1 %d x\r\nContent-Length: 0\r\n\r\n" % (200 if right else 403))
+
+    await world.raw_server(application, port=3000)
+    port = await _publish(world)
+    request = (
+        f"POST /form HTTP/1.1\r\nHost: localhost:{port}\r\nOrigin: http://localhost:{port}\r\nCookie: csrftoken=abc\r\nContent-Length: 3\r\n\r\n"
+    ).encode()
+    assert (await _talk(port, request + b"abc")).startswith(b"HTTP/1.1 200 ")
+    assert (await _talk(port, request + b"xyz")).startswith(b"HTTP/1.1 403 "), "it does look"
+    assert seen[0] == request, "no header was changed or added"
