@@ -29,10 +29,12 @@ from engine.identity import Identity
 from engine.image_service import ImageService
 from engine.manager import Launch, Manager
 from engine.stats import Stats
+from engine.threads import in_thread
 from engine.workspace import (
     DEFAULT_PIDS,
     MAX_COPIES,
     MAX_PIDS,
+    MIN_DISK,
     MIN_MEMORY,
     MIN_SHM,
     State,
@@ -162,7 +164,7 @@ class Api:
 
     async def _launch(self, request: web.Request) -> web.Response:
         body = await _json_body(request)
-        _only(body, "request_id", "image", "name", "ports", "env", "memory", "shm", "pids", "network", "command")
+        _only(body, "request_id", "image", "name", "ports", "env", "memory", "shm", "pids", "disk", "network", "command")
         if request.query.get("wait", "ready") != "ready":
             raise BadRequest("wait can only be `ready`")
         launch = _launch_of(body)
@@ -265,7 +267,9 @@ class Api:
         workspace = self._manager.find(request.match_info["ref"])
         upper = self._manager.storage.layer(workspace.id) / "upper"
         self._usage.forget(self._manager.workspaces.keys())
-        return web.json_response(await self._usage.of(workspace.id, upper))
+        used = await self._usage.of(workspace.id, upper)
+        counted = await in_thread(lambda: self._manager.storage.counted(workspace.id)) if workspace.disk_limit is not None else None
+        return web.json_response({**used, "disk_limit": workspace.disk_limit, "disk_counted": counted})
 
     async def _stream_token(self, request: web.Request) -> web.Response:
         workspace = self._manager.find(request.match_info["ref"])
@@ -346,6 +350,7 @@ def _launch_of(body: dict[str, Any]) -> Launch:
     if not isinstance(image, str) or not 1 <= len(image) <= 256:
         raise BadRequest("image must name an image; `tclone image ls` lists them")
     network = check_network(body.get("network", "open"))
+    disk = body.get("disk")
     memory, pids, shm, name = body.get("memory"), body.get("pids"), body.get("shm"), body.get("name")
     return Launch(
         image=image,
@@ -355,6 +360,7 @@ def _launch_of(body: dict[str, Any]) -> Launch:
         memory=DEFAULT_MEMORY if memory is None else check_integer(memory, "memory (bytes)", MIN_MEMORY, 1 << 50),
         pids=DEFAULT_PIDS if pids is None else check_integer(pids, "pids", 8, MAX_PIDS),
         network=network,
+        disk=None if disk is None else check_integer(disk, "disk (bytes)", MIN_DISK, 1 << 50),
         shm=None if shm is None else check_integer(shm, "shm (bytes)", MIN_SHM, 1 << 50),
         command=None if body.get("command") is None else check_argv(body["command"], "command"),
     )

@@ -227,7 +227,7 @@ class Forker:
             index=index, generation=source.generation + 1, desktop=source.desktop,
             ports={str(container): host for container, host in ports.items()}, network=stage.policy,
             label=run.options.labels[index] if run.options.labels else "",
-            memory_limit=source.memory_limit, pids_limit=source.pids_limit, image_digest=source.image_digest,
+            memory_limit=source.memory_limit, pids_limit=source.pids_limit, disk_limit=source.disk_limit, image_digest=source.image_digest,
             tools_digest=source.tools_digest, stream_port=source.stream_port, hostname=hostname, env=dict(source.env),
             workdir=source.workdir, pid=stage.pid, pid_start=stage.pid_start, master_token=source.master_token,
         )  # fmt: skip
@@ -285,6 +285,9 @@ class Forker:
 
     def _root(self, run: _Run, branch: Workspace) -> int:
         layer = self._manager.storage.snapshot_layer(run.source.id, branch.id)
+        if branch.disk_limit is not None:
+            # 0.04 ms: a snapshot has no limit of its own.
+            self._manager.storage.limit_layer(branch.id, branch.disk_limit)
         root = self._manager.mount_root_now(branch, layer)
         try:
             identity.write_branch_files(root, branch, run.options.identity)

@@ -44,9 +44,9 @@ class Launch:
 
     def __init__(
         self, image: str, name: str | None, ports: dict[int, int | None], env: dict[str, str], memory: int, pids: int,
-        network: str, command: list[str] | None, shm: int | None = None,
+        network: str, command: list[str] | None, shm: int | None = None, disk: int | None = None,
     ) -> None:  # fmt: skip
-        """`shm`: bytes of /dev/shm; None for the usual 1 GiB, or half of the memory limit when that is less."""
+        """`shm`: bytes of /dev/shm; None for the usual 1 GiB, or half of the memory limit when that is less. `disk`: bytes that it may write; None: no limit."""
         self.image = image
         self.name = name
         self.ports = ports
@@ -55,6 +55,7 @@ class Launch:
         self.pids = pids
         self.network = network
         self.command = command
+        self.disk = disk
         self.shm = min(bundle.DEFAULT_SHM, memory // 2) if shm is None else shm
 
 
@@ -162,7 +163,7 @@ class Manager:
                 id=identity, name=name, kind="source", image=image.name, image_digest=image.digest, hostname=name,
                 desktop=image.desktop is not None, stream_port=image.desktop["port"] if image.desktop else None,
                 network=wanted.network,
-                memory_limit=wanted.memory, pids_limit=wanted.pids, env={**image.env, **wanted.env},
+                memory_limit=wanted.memory, pids_limit=wanted.pids, disk_limit=wanted.disk, env={**image.env, **wanted.env},
                 workdir=image.workdir or "/", tools_digest=self.tools.digest,
             )  # fmt: skip
             if workspace.desktop:
@@ -204,6 +205,9 @@ class Manager:
         workspace.ports = {str(container): host for container, host in network.ports.items()}
         report("root file system")
         layer = await in_thread(lambda: self.storage.create_layer(workspace.id))
+        if workspace.disk_limit is not None:
+            size = workspace.disk_limit
+            await in_thread(lambda: self.storage.limit_layer(workspace.id, size))
         root = await self.mount_root(workspace, layer)
         try:
             await in_thread(lambda: check_start_command(root, command, workspace.env, workspace.workdir))

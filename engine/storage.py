@@ -14,8 +14,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from engine import syscalls
-from engine.errors import Internal, NoSpace, Unavailable
+from engine import quota, syscalls
+from engine.errors import Internal, NoSpace, Unavailable, Unsupported
 
 log = logging.getLogger(__name__)
 
@@ -142,6 +142,21 @@ class Storage:
             else:
                 _run("cp", "-a", "--reflink=auto", "--sparse=always", str(self.layer(source)), str(path))
         return path
+
+    def limit_layer(self, workspace: str, size: int) -> None:
+        """Let a workspace write at most `size` bytes into its layer. Raises Unsupported, which says what is missing."""
+        if not self.snapshots:
+            raise Unsupported("a disk limit needs a pool on btrfs: install btrfs-progs, or give none")
+        with _directory(self.layer(workspace)) as fd:
+            quota.limit(fd, size, may_turn_on=self.image.exists())
+
+    def counted(self, workspace: str) -> int | None:
+        """Bytes that count against a workspace's limit, up to 30 s old; None when nothing counts them."""
+        if not self.snapshots:
+            return None
+        with contextlib.suppress(FileNotFoundError), _directory(self.layer(workspace)) as fd:
+            return quota.use(fd)
+        return None
 
     def remove_layer(self, workspace: str) -> None:
         """Delete a workspace's layer; a missing one is no error."""

@@ -15,6 +15,8 @@ from engine.errors import BadRequest, Conflict, Internal
 MAX_LABEL = 80
 MAX_COPIES = 8
 MIN_MEMORY = 16 << 20
+# The start of a desktop writes some 10 MiB.
+MIN_DISK = 64 << 20
 MAX_PIDS = 4_000_000
 MIN_SHM = 1 << 20
 DEFAULT_PIDS = 4096
@@ -77,6 +79,7 @@ class Workspace:
     error: str | None = None
 
     pids_limit: int = DEFAULT_PIDS
+    disk_limit: int | None = None  # bytes that it may write into its layer
     image_digest: str = ""
     tools_digest: str = ""
     stream_port: int | None = None
@@ -89,7 +92,7 @@ class Workspace:
     stream_token: str = ""
 
     _PRIVATE = (
-        "pids_limit", "image_digest", "tools_digest", "stream_port", "hostname", "env", "workdir",
+        "pids_limit", "disk_limit", "image_digest", "tools_digest", "stream_port", "hostname", "env", "workdir",
         "pid", "pid_start", "master_token", "stream_token",
     )  # fmt: skip
 

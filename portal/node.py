@@ -58,10 +58,10 @@ class Node:
         """Returns when the engine answers."""
         await self._bounded(self._client.health(), self._patience.read)
 
-    async def launch(self, image: str, name: str | None, ports: list[int], memory: int | None, network: str = "open") -> dict[str, Any]:
-        """Begin a launch; the answer is the workspace in state `starting`. `memory` is in bytes, `network` what it may reach: `open` or `none`."""
+    async def launch(self, image: str, name: str | None, ports: list[int], memory: int | None, network: str = "open", disk: int | None = None) -> dict[str, Any]:
+        """Begin a launch; the answer is the workspace in state `starting`. `memory` and `disk` are in bytes, `network` what it may reach: `open` or `none`."""
         wanted: list[dict[str, int | None]] = [{"container": port, "host": None} for port in ports]
-        call = self._client.launch(image, name=name, ports=wanted, memory=memory, network=network)
+        call = self._client.launch(image, name=name, ports=wanted, memory=memory, network=network, disk=disk)
         return checked_workspace(await self._bounded(call, self._patience.work))
 
     async def fork(

@@ -114,6 +114,7 @@ def _workspace_commands(commands: "argparse._SubParsersAction[argparse.ArgumentP
     run.add_argument("--memory", type=values.size, metavar="SIZE", help="memory limit, such as 2g")
     run.add_argument("--shm-size", type=values.size, metavar="SIZE",
                      help="size of /dev/shm (default: 1g, or half of the memory limit when that is less)")  # fmt: skip
+    run.add_argument("--disk", type=values.size, metavar="SIZE", help="how much it may write to its disk, such as 10g (default: all that is free)")
     run.add_argument("--pids", type=values.positive, metavar="N", help="limit on processes and threads")
     run.add_argument("--network", choices=("open", "none"), default="open", help="outgoing traffic: all of it (default), or none")
     run.add_argument("--no-wait", action="store_true", help="return at once, not when the workspace is ready")

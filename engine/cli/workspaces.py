@@ -77,6 +77,7 @@ async def run(client: EngineClient, arguments: argparse.Namespace) -> int:
             memory=arguments.memory,
             shm=arguments.shm_size,
             pids=arguments.pids,
+            disk=arguments.disk,
             network=arguments.network,
             command=arguments.argv or None,
             wait=not arguments.no_wait,

@@ -30,12 +30,13 @@ Network = Literal["open", "none"]
 
 
 class Launch(Body):
-    """`memory` is in bytes; `network` is what it may reach."""
+    """`memory` and `disk` (how much it may write; null: no limit) are in bytes; `network` is what it may reach."""
 
     image: Annotated[str, pydantic.Field(min_length=1, max_length=200)]
     name: Name | None = None
     ports: Annotated[list[Port], pydantic.Field(max_length=64)] = []
     memory: int | None = None
+    disk: int | None = None
     network: Network = "open"
 
 
@@ -86,7 +87,7 @@ class Workspaces:
         wanted: Launch = call.body
         user, unlimited = call.principal.user, call.principal.role is Role.ADMIN
         with self._quotas.reserve(user, 1, wanted.memory or DEFAULT_MEMORY, unlimited):
-            made = await self._node.launch(wanted.image, wanted.name or None, sorted(set(wanted.ports)), wanted.memory, wanted.network)
+            made = await self._node.launch(wanted.image, wanted.name or None, sorted(set(wanted.ports)), wanted.memory, wanted.network, wanted.disk)
             await self._owners.claim(made["id"], user)
         # The engine told of it before there was an owner to show it to.
         self._feed.show(made["id"])

@@ -12,6 +12,7 @@ import { toast } from "./toast.js";
 
 const GIB = 1024 ** 3;
 const MEMORY = [["", words.memoryDefault], [2 * GIB, "2 GiB"], [4 * GIB, "4 GiB"], [8 * GIB, "8 GiB"], [16 * GIB, "16 GiB"]];
+const DISK = [["", words.diskDefault], [5 * GIB, "5 GiB"], [10 * GIB, "10 GiB"], [20 * GIB, "20 GiB"], [50 * GIB, "50 GiB"]];
 const DEFAULT_PORTS = "3000";
 // Refusals that another try would get as well, unless the form is changed.
 const CORRECTABLE = ["bad_request", "conflict", "limit"];
@@ -32,6 +33,7 @@ class LaunchDialog {
     this.name = h("input", { type: "text", name: "name", autocomplete: "off", spellcheck: false, placeholder: words.chosenForYou, maxLength: 41 });
     this.ports = h("input", { type: "text", name: "ports", inputMode: "numeric", autocomplete: "off", value: DEFAULT_PORTS });
     this.memory = h("select", { name: "memory" }, ...MEMORY.map(([value, label]) => h("option", { value: String(value), textContent: label })));
+    this.disk = h("select", { name: "disk" }, ...DISK.map(([value, label]) => h("option", { value: String(value), textContent: label })));
     this.network = segmented("network", words.network, Object.entries(words.networks), "open");
     this.network.append(h("p", { className: "hint", textContent: words.networkHint }));
     this.cancel = button(common.cancel, { on: () => this.dialog.close() });
@@ -50,7 +52,8 @@ class LaunchDialog {
 
   form(error = "", again = false) {
     const fields = h("div", { className: "field-row" }, field(words.ports, this.ports, words.portsHint), field(words.memory, this.memory));
-    this.dialog.step([this.choices, field(words.name, this.name), fields, this.network, this.same.element], [this.cancel, this.submit]);
+    const disk = field(words.disk, this.disk, words.diskHint);
+    this.dialog.step([this.choices, field(words.name, this.name), fields, disk, this.network, this.same.element], [this.cancel, this.submit]);
     this.submit.disabled = false;
     this.showChoice();
     if (error) {
@@ -123,8 +126,9 @@ class LaunchDialog {
     const problem = nameProblem(name);
     if (problem) throw new Error(problem);
     const memory = this.memory.value ? { memory: Number(this.memory.value) } : {};
+    const disk = this.disk.value ? { disk: Number(this.disk.value) } : {};
     const network = this.network.querySelector("input:checked").value;
-    return { image: image.name, ...(name ? { name } : {}), ...memory, ports: parsePorts(this.ports.value), ...(network === "open" ? {} : { network }) };
+    return { image: image.name, ...(name ? { name } : {}), ...memory, ...disk, ports: parsePorts(this.ports.value), ...(network === "open" ? {} : { network }) };
   }
 
   /** What the main button does, for the snippet. */

@@ -109,14 +109,14 @@ export class Panels {
   async #refreshMemory() {
     if (document.visibilityState !== "visible" || !this.#workspace || !RUNNING.includes(this.#workspace.state)) return;
     try {
-      const { unique_bytes: unique, shared_bytes: shared, disk_bytes: disk } = await stats(this.id);
+      const { unique_bytes: unique, shared_bytes: shared, disk_bytes: disk, disk_limit: limit, disk_counted: counted } = await stats(this.id);
       this.#memory.hidden = false;
       this.#memory.title = words.memoryTitle;
-      replaceWhenChanged(this.#memory, `${size(unique)} ${size(shared)} ${size(disk)}`, () => [
+      replaceWhenChanged(this.#memory, `${size(unique)} ${size(shared)} ${size(disk)} ${limit} ${counted}`, () => [
         h("span", { textContent: words.memory }),
         h("strong", { textContent: size(unique) }), h("span", { textContent: words.unique }),
         h("strong", { textContent: size(shared) }), h("span", { textContent: words.shared }),
-        h("span", { className: "memory-disk" }, h("strong", { textContent: size(disk) }), ` ${words.disk}`),
+        h("span", { className: "memory-disk" }, h("strong", { textContent: size(limit ? (counted ?? disk) : disk) }), ` ${limit ? words.diskOf(size(limit)) : words.disk}`),
       ]);
     } catch {
       this.#memory.hidden = true; // figures are no reason for a message

@@ -158,6 +158,9 @@ export const launch = {
   portsHint: "Each gets a port of the host, open to your network without a login.",
   memory: "Memory limit",
   memoryDefault: "Default (4 GiB)",
+  disk: "Disk limit",
+  diskDefault: "None",
+  diskHint: "How much it may write. Each of its branches may write as much again.",
   network: "Network",
   networks: { open: "Open", none: "None" },
   networkHint: "None: it reaches no server outside. Its published ports and its desktop are reached all the same.",
@@ -303,6 +306,7 @@ export const panels = {
   unique: "unique",
   shared: "shared",
   disk: "written",
+  diskOf: (limit) => `of ${limit} written`,
   memoryTitle: "Unique: in pages that one process alone has. Shared: its part of pages that several processes have. Written: what it added to its image's files.",
 };
 

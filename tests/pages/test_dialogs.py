@@ -99,11 +99,13 @@ async def test_a_launch_says_what_may_be_reached(page: Page, engine: FakeEngine)
     words = await _shown(page)
     assert json.loads(words[words.index("-d") + 1]) == {"image": "webtop-xfce", "ports": [3000]}
     await dialog.get_by_role("radio", name="None").check()
+    await dialog.get_by_label("Disk limit").select_option(label="10 GiB")
     words = await _shown(page)
-    assert json.loads(words[words.index("-d") + 1]) == {"image": "webtop-xfce", "ports": [3000], "network": "none"}
+    assert json.loads(words[words.index("-d") + 1]) == {"image": "webtop-xfce", "ports": [3000], "disk": 10 << 30, "network": "none"}
     await dialog.get_by_role("button", name="Launch").click()
     await expect(tile_of(page, "ws-1")).to_be_visible()
-    assert next(body["network"] for verb, body in engine.calls if verb == "launch") == "none"
+    asked = next(body for verb, body in engine.calls if verb == "launch")
+    assert (asked["network"], asked["disk"]) == ("none", 10 << 30)
     assert engine.workspaces["ws-1"]["network"] == "none"
 
 

@@ -37,6 +37,7 @@ class FakeInside:
         self.shells: list[dict[str, Any]] = []
         self.sizes: list[list[int]] = []
         self.open_shells = 0
+        self.disk: dict[str, int | None] = {"disk_limit": None, "disk_counted": None}
 
     def routes(self) -> list[web.RouteDef]:
         one = "/v1/workspaces/{ref}"
@@ -56,7 +57,7 @@ class FakeInside:
         self._find(request)
         figures = {
             "cpu_seconds": 12.5, "memory_bytes": 500 << 20, "pss_bytes": 500 << 20, "unique_bytes": 412 << 20, "shared_bytes": 88 << 20,
-            "partial": False, "processes": 31, "threads": 180, "disk_bytes": 30 << 20,
+            "partial": False, "processes": 31, "threads": 180, "disk_bytes": 30 << 20, **self.disk,
         }  # fmt: skip
         return web.json_response(figures)
 

@@ -40,6 +40,12 @@ async def page(browser: Browser, portal: Portal, front: Front, engine: FakeEngin
     await context.close()
 
 
+async def test_a_disk_limit_is_shown_with_its_use(page: Page, engine: FakeEngine) -> None:
+    engine.inside.disk = {"disk_limit": 10 << 30, "disk_counted": 3 << 30}
+    await page.reload()
+    await expect(page.locator(".memory")).to_contain_text("3.0 GiB of 10.0 GiB written")
+
+
 async def test_tabs_by_keyboard_and_address(page: Page) -> None:
     await expect(page.locator(".memory")).to_contain_text("412 MiBunique88.0 MiBshared30.0 MiB written")
     await page.get_by_role("tab", name="Desktop").focus()
