@@ -57,11 +57,21 @@ def total(statuses: list[int]) -> int:
     return _PASSED if _PASSED in statuses else _NOTHING_FOUND
 
 
+def _ended(words: list[str]) -> int:
+    """The exit status of a program that SIGTERM for this process interrupts."""
+    with subprocess.Popen(words, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler)) as process:
+        signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGINT))
+        try:
+            return process.wait()
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def main(argv: list[str]) -> int:
     tests, arguments = split(argv)
     statuses: list[int] = []
     told: list[str] = []
-    # Ctrl-C reaches pytest by itself, which then ends what its tests have started.
+    # Ctrl-C reaches pytest by itself, which then ends what its tests have started; an order to end is passed on to it as one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for run in runs():
         # The name is short: paths of Unix sockets begin with it.
@@ -69,7 +79,7 @@ def main(argv: list[str]) -> int:
         words = [sys.executable, "-m", "pytest", *tests, "--fail-on-skip", "-ra", f"--basetemp={place}/t", *run.options, *arguments, *run.fixed]
         print(f"suite: {run.name}: {' '.join(words[1:])}", flush=True)
         began = time.monotonic()
-        status = subprocess.run(words, check=False, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler)).returncode
+        status = _ended(words)
         statuses.append(status)
         line = f"suite: {run.name}: {_WORDS.get(status, f'ended with status {status}')} after {time.monotonic() - began:.0f} s"
         if status in (_PASSED, _NOTHING_FOUND):

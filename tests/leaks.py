@@ -246,7 +246,7 @@ class LeakCounter:
         found += self._new_descriptors(before, now)
         return found
 
-    def check(self, within: float = 5.0) -> None:
+    def check(self, within: float = 20.0) -> None:
         """Raise AssertionError naming each leak that is still there after `within` seconds."""
         deadline = time.monotonic() + within
         while left := self.growth():

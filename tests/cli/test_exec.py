@@ -7,12 +7,20 @@ import fcntl
 import json
 import os
 import pty
+import signal
 import struct
 import termios
 import time
+from pathlib import Path
 
 from tests.cli.conftest import Tclone
 from tests.cli.fake_engine import FakeEngine
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for this signal."""
+    caught = Path(f"/proc/{pid}/status").read_text().partition("SigCgt:")[2].split()[0]
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def _first(engine: FakeEngine) -> dict:
@@ -62,7 +70,7 @@ async def test_a_command_that_ends_does_not_wait_for_our_stdin(engine: FakeEngin
     process = await asyncio.create_subprocess_exec(
         *tclone.argv("exec", "-i", "desk", "--", "exit", "7"), stdin=asyncio.subprocess.PIPE, env=tclone.environment
     )
-    assert await asyncio.wait_for(process.wait(), 10) == 7
+    assert await asyncio.wait_for(process.wait(), 30) == 7
     assert process.stdin is not None
     process.stdin.close()
 
@@ -103,7 +111,7 @@ async def test_the_terminal_is_raw_meanwhile_resizes_and_comes_back(engine: Fake
             *tclone.argv("exec", "-it", "desk", "--", "size"), stdin=slave, stdout=slave, stderr=slave, env=tclone.environment,
             start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )  # fmt: skip
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while not any(method == "EXEC" for method, _, _ in engine.requests):
             assert time.monotonic() < deadline
             await asyncio.sleep(0.02)
@@ -112,9 +120,11 @@ async def test_the_terminal_is_raw_meanwhile_resizes_and_comes_back(engine: Fake
             await asyncio.sleep(0.02)
         sent = _first(engine)
         assert (sent["tty"], sent["rows"], sent["cols"], sent["env"]["TERM"]) == (True, 33, 101, "xterm")
-        await asyncio.sleep(0.1)
+        while not _catches(process.pid, signal.SIGWINCH):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 120, 0, 0))
-        assert await asyncio.wait_for(process.wait(), 10) == 0
+        assert await asyncio.wait_for(process.wait(), 30) == 0
         assert json.loads(os.read(master, 1000)) == {"resize": [50, 120]}
         assert termios.tcgetattr(slave) == before
     finally:

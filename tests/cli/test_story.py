@@ -24,7 +24,7 @@ async def _get(tclone: Tclone, workspace: str) -> int:
     port = (await tclone("port", workspace, "8000")).out.strip()
 
     def read() -> bytes:
-        with urllib.request.urlopen(f"http://localhost:{port}/counter", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://localhost:{port}/counter", timeout=30) as answer:
             return answer.read()
 
     deadline = time.monotonic() + 30
@@ -57,8 +57,9 @@ async def test_a_headless_workspace_is_forked_and_each_goes_its_own_way(tclone_u
     assert (await tclone_up("exec", "try-0", "--", "sh", "-c", "pkill -f 'while [s]leep' && rm /tmp/counter && touch /tmp/mine")).status == 0
     for workspace in ("lab", "try-1"):
         now = await _get(tclone_up, workspace)
-        await asyncio.sleep(0.6)
-        assert await _get(tclone_up, workspace) > now
+        async with asyncio.timeout(60):
+            while await _get(tclone_up, workspace) <= now:
+                await asyncio.sleep(0.2)
         assert (await tclone_up("exec", workspace, "--", "test", "-e", "/tmp/mine")).status == 1
     assert (await tclone_up("exec", "try-0", "--", "test", "-e", "/tmp/counter")).status == 1
 

@@ -97,7 +97,7 @@ def test_it_ends_with_its_supervisor() -> None:
     process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     pid = int(process.stdout.readline())
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while Path(f"/proc/{pid}/comm").read_text() != "sleep\n":
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -1,7 +1,9 @@
-"""Fixtures: one pool for the session (its image is made once), a fresh engine process for each test."""
+"""Fixtures: one pool for the session (its image is made once); a fresh engine process for each test that asks for `engine`, one for the others of
+a file, which only ask for `client`."""
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -13,6 +15,16 @@ from engine.config import Config
 from engine.storage import Storage
 from tests.engine.support import NATIVE, REPO, Engine, make_image
 from tests.leaks import LeakCounter
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests with an engine of their own come first in their file: to each engine what another one makes is rubbish, and to a test a leak."""
+    files = {path: place for place, path in reversed(list(enumerate(item.path for item in items)))}
+    items.sort(key=lambda item: (files[item.path], "client" in _fixtures(item) and "engine" not in _fixtures(item)))
+
+
+def _fixtures(item: pytest.Item) -> list[str]:
+    return getattr(item, "fixturenames", [])
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +53,34 @@ async def engine(data: Path, tmp_path: Path, leaks: LeakCounter) -> AsyncIterato
     assert await made.stop() == 0
 
 
+@pytest.fixture(scope="module")
+def shared_engine(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """A running engine for those tests of a file that only speak to it; everything it made must be gone when it has ended."""
+    place = tmp_path_factory.mktemp("shared")
+    counter = LeakCounter()
+    counter.own(tmp_path_factory.getbasetemp())
+    counter.start()
+    made = Engine(data, place / "run")
+    asyncio.run(made.start())
+    yield made
+    assert asyncio.run(made.stop()) == 0
+    counter.check()
+
+
 @pytest.fixture
-async def client(engine: Engine) -> AsyncIterator[EngineClient]:
-    async with engine.client() as connected:
+def serving(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """The engine that `client` speaks to: the test's own where it asks for `engine`, too, else the file's, which must outlive the test."""
+    if "engine" in request.fixturenames:
+        yield request.getfixturevalue("engine")
+        return
+    shared: Engine = request.getfixturevalue("shared_engine")
+    process = shared.process
+    yield shared
+    assert process is not None and process.poll() is None, f"the engine ended:\n{shared.log.read_text()[-4000:]}"
+    asyncio.run(shared.remove_everything())
+
+
+@pytest.fixture
+async def client(serving: Engine) -> AsyncIterator[EngineClient]:
+    async with serving.client() as connected:
         yield connected

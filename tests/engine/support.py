@@ -27,6 +27,8 @@ BUSYBOX = Path("/bin/busybox")
 IMAGE = "tiny"
 _APPLETS = ("sh", "sleep", "cat", "echo", "ls", "id", "stty", "tty", "env", "ps", "kill", "true", "head", "yes", "stat", "ln", "rm", "grep", "nc", "cp", "mv", "killall", "pidof", "mkfifo", "dd", "mkdir", "hostname")
 _START_SECONDS = 90.0  # on a machine busy with other tests; it takes 0.7 s on a quiet one
+# How long a test waits for what must come, in seconds: test machines can be busy.
+PATIENCE = 30.0
 
 
 class Engine:
@@ -170,7 +172,7 @@ def pids_of(engine: Engine, identity: str) -> list[int]:
     return Cgroups(parent_of(engine.run)).processes(identity)
 
 
-async def eventually(condition, seconds: float = 5.0, what: str = "the condition"):
+async def eventually(condition, seconds: float = PATIENCE, what: str = "the condition"):
     """Wait until `condition()` (plain or coroutine function) is true; its value."""
     deadline = time.monotonic() + seconds
     while True:

@@ -151,7 +151,7 @@ async def test_the_client_of_a_command_does_not_notice_forks_of_its_workspace(cl
             await client.remove(branch["id"])
         assert not any(task.done() for task in tasks)
         await session.close_stdin()
-        await asyncio.wait_for(tasks[0], 10)
+        await asyncio.wait_for(tasks[0], 30)
         assert session.exit_code() == 0
         tasks[1].cancel()
     wanted = "".join(f"<{when} {number}>\r\n" for number in range(20) for when in ("before", "during", "after"))

@@ -106,6 +106,7 @@ async def test_a_source_met_in_a_passing_state_is_forked_once_more(
     assert (await client.get("src"))["state"] == "ready"
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("behaviour", "calls"), [("busy 100", "3"), ("slow, then busy", "1")])
 async def test_new_attempts_at_a_fork_are_few_and_bounded_in_time(
     engine: Engine, client: EngineClient, source: dict, behave: Callable[[str], None], fake_libexec: Path, behaviour: str, calls: str

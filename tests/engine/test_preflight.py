@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from engine import syscalls
 from tests.engine import guest
 from tests.engine.support import NATIVE
 
@@ -32,10 +33,15 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return guest.build("refused", tmp_path_factory.mktemp("guest"))
 
 
+def _own_network() -> None:
+    """Whatever interfaces the host has, a workspace does not see them."""
+    syscalls.unshare(syscalls.CLONE_NEWNET)
+
+
 @contextlib.contextmanager
 def running(*argv: str | bytes | Path) -> Iterator[tuple[int, dict[str, int]]]:
     """A process and what it printed before `done`: its name for each thing it holds, and the number."""
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=_own_network) as process:
         try:
             held = {}
             assert process.stdout is not None
@@ -97,7 +103,7 @@ def test_a_32_bit_program(tmp_path: Path) -> None:
     source = tmp_path / "small.c"
     source.write_text('void _start(void) { for (;;) __asm__ volatile("int $0x80" :: "a"(29)); }')
     subprocess.run(["gcc", "-m32", "-nostdlib", "-static", "-o", tmp_path / "small", source], check=True)
-    with subprocess.Popen([tmp_path / "small"]) as process:
+    with subprocess.Popen([tmp_path / "small"], preexec_fn=_own_network) as process:
         try:
             (blocker,) = check(process.pid)["blockers"]
         finally:

@@ -167,7 +167,7 @@ async def test_who_waits_for_a_change_is_told_of_it(screens: Screens) -> None:
         await asyncio.sleep(0.3)
         assert not waiting.done()
         fake.left = GREEN
-        assert opened(await asyncio.wait_for(waiting, 10)).getpixel((0, 0)) == GREEN
+        assert opened(await asyncio.wait_for(waiting, 30)).getpixel((0, 0)) == GREEN
 
 
 async def test_who_waits_for_rest_gets_what_comes_last(screens: Screens) -> None:
@@ -176,7 +176,7 @@ async def test_who_waits_for_rest_gets_what_comes_last(screens: Screens) -> None
     async with serving(fake) as workspace:
         assert opened(await screens.at_rest(workspace, Wanted(), 20)).getpixel((0, 0)) == (9, 9, 9)
         fake.colours = [(n, 0, 0) for n in range(200)]
-        await asyncio.wait_for(screens.at_rest(workspace, Wanted(), 0.5), 10)  # one that never rests
+        await asyncio.wait_for(screens.at_rest(workspace, Wanted(), 0.5), 30)  # one that never rests
 
 
 async def test_the_tag_changes_with_the_picture_only(screens: Screens) -> None:

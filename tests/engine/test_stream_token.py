@@ -62,7 +62,7 @@ async def test_without_a_stream_server_there_is_no_token(engine: Engine, client:
     with pytest.raises(Conflict, match="stream server of ws-[0-9]+ is starting again"):
         await client.stream_token(source)
     assert (await client.run(source, ["busybox", "rm", "/tmp/deaf"]))[0] == 0
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             with contextlib.suppress(Conflict):
                 await client.stream_token(source)

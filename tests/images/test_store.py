@@ -88,7 +88,7 @@ async def test_lock_of_a_dead_holder_is_free(config) -> None:
     holder = subprocess.Popen(["flock", "--no-fork", str(path), "sleep", "60"])
     store = ImageStore(config)
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while subprocess.run(["flock", "-n", str(path), "true"]).returncode == 0:
                 await asyncio.sleep(0.02)
         with pytest.raises(TimeoutError):
@@ -97,7 +97,7 @@ async def test_lock_of_a_dead_holder_is_free(config) -> None:
     finally:
         holder.kill()
         holder.wait()
-    async with asyncio.timeout(5), store.lock("mine"):
+    async with asyncio.timeout(30), store.lock("mine"):
         pass
 
 

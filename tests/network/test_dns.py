@@ -153,7 +153,7 @@ async def test_a_silent_resolver_becomes_a_server_failure(
     # Others are answered while one waits.
     slow = asyncio.create_task(ask(inside("ws-1"), question("never.test")))
     await asyncio.sleep(0.1)
-    assert code(await ask(inside("ws-1"), question("quick.test"), seconds=1)) == 0
+    assert code(await ask(inside("ws-1"), question("quick.test"), seconds=2)) == 0
     assert not slow.done()
     await slow
 
@@ -181,7 +181,7 @@ async def test_queries_over_tcp(network: Network, resolver: FakeResolver, inside
         for name in ("one.test", "two.test"):
             query = question(name)
             await loop.sock_sendall(client, struct.pack("!H", len(query)) + query)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 answer = await loop.sock_recv(client, 65535)
             assert answer[2:] == answer_to(query)
     assert resolver.asked == ["tcp one.test", "tcp two.test"]
@@ -212,7 +212,7 @@ async def test_rubbish_is_answered_or_dropped_and_serving_goes_on(
             await loop.sock_sendall(client, struct.pack("!H", len(packet)) + packet)
             client.shutdown(socket.SHUT_WR)
             with contextlib.suppress(ConnectionResetError):
-                async with asyncio.timeout(3):
+                async with asyncio.timeout(30):
                     while await loop.sock_recv(client, 1000):
                         pass
     assert code(await ask(inside("ws-1"), question("fine.test"))) == 0
@@ -227,14 +227,11 @@ async def test_a_flood_is_bounded(network: Network, resolver: FakeResolver, insi
         for number in range(600):
             with contextlib.suppress(BlockingIOError):
                 client.send(question("never.test", number))
-        await asyncio.sleep(0.5)
-        assert len(gate._resolver._queries) == 128
-        answers = 0
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                assert code(client.recv(1000)) == 2
-                answers += 1
-        assert answers > 0
+        async with asyncio.timeout(2):  # less than the queries' own time
+            while len(gate._resolver._queries) != 128:
+                await asyncio.sleep(0.02)
+            # The others are answered at once.
+            assert code(await asyncio.get_running_loop().sock_recv(client, 1000)) == 2
     await network.destroy("ws-1")
     assert not gate._resolver._queries
 

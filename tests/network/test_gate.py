@@ -32,7 +32,7 @@ print(size, digest.hexdigest())
 """
 
 
-async def _until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def _until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "condition not met in time"
@@ -262,7 +262,7 @@ async def test_closing_the_network_resets_what_is_open_and_opening_lets_out_agai
             assert await loop.sock_recv(client, 10) == b"ping"
             await network.set_policy("ws-1", "none")
             with pytest.raises(ConnectionResetError):
-                async with asyncio.timeout(2):
+                async with asyncio.timeout(30):
                     await loop.sock_recv(client, 10)
         second = inside("ws-1").socket()
         with second, pytest.raises(ConnectionRefusedError):
@@ -373,7 +373,7 @@ async def test_a_storm_of_connections_is_held_back_by_the_kernel(
     printed = await inside("ws-1").python(
         "import socket, time\n"
         "end = time.monotonic() + 3; tried = 0\n"
-        "while time.monotonic() < end:\n"
+        "while time.monotonic() < end or tried <= 6000:\n"
         f"    s = socket.socket(); s.setblocking(False); s.connect_ex(('{OUTSIDE}', 81)); s.close(); tried += 1\n"
         "print(tried)"
     )
@@ -398,8 +398,7 @@ async def test_a_workspace_is_removed_while_a_connection_is_being_made(
             filler.connect_ex((OUTSIDE, 80))
         client = inside("ws-1").socket()
         await loop.sock_connect(client, (OUTSIDE, 80))
-        await asyncio.sleep(0.2)
-        assert network._entries["ws-1"].gate.connections == 1
+        await _until(lambda: network._entries["ws-1"].gate.connections == 1)
         started = time.monotonic()
         await network.destroy("ws-1")
         assert time.monotonic() - started < 1
@@ -427,12 +426,11 @@ async def test_a_removed_workspace_leaves_no_connection(
     client = inside("ws-1").socket()
     async with outside.serve(80, hold):
         await asyncio.get_running_loop().sock_connect(client, (OUTSIDE, 80))
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             await held.wait()
         assert network._entries["ws-1"].gate.connections == 1
         await network.destroy("ws-1")
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             await closed.wait()
     client.close()
-    await asyncio.sleep(0.05)
-    assert len(os.listdir("/proc/self/fd")) < before
+    await _until(lambda: len(os.listdir("/proc/self/fd")) < before)

@@ -18,13 +18,19 @@ async def code(client: Client, method: str, path: str, body: object = None) -> t
     return answer.status, (await answer.json())["error"]["code"]
 
 
-async def ended(client: Client) -> None:
-    """Return when the page's socket was told that its session is over."""
-    async with client.socket() as socket:
-        await socket.send_json({"type": "hello", "key": client.key})
-        async with asyncio.timeout(PATIENCE):
+async def listening(client: Client) -> asyncio.Task[None]:
+    """A task that ends when the page's socket, which is open by now, was told that its session is over."""
+    opened = asyncio.Event()
+
+    async def ended() -> None:
+        async with client.socket() as socket, asyncio.timeout(PATIENCE):
+            await socket.send_json({"type": "hello", "key": client.key})
             while (await socket.receive_json())["type"] != "ended":
-                pass
+                opened.set()
+
+    task = asyncio.create_task(ended())
+    await asyncio.wait_for(opened.wait(), PATIENCE)
+    return task
 
 
 async def test_a_one_time_password_is_good_for_choosing_one_and_nothing_else(portal: Portal) -> None:
@@ -76,6 +82,7 @@ async def test_users_cannot_do_what_admins_do(portal: Portal, method: str, path:
     assert await code(anna, method, f"/api/v1{path}", body) == (403, "forbidden")
 
 
+@pytest.mark.alone
 async def test_a_disabled_user_is_out_within_a_second(portal: Portal, engine: FakeEngine) -> None:
     admin = await portal.login()
     anna = await portal.user(admin, "anna")
@@ -83,14 +90,13 @@ async def test_a_disabled_user_is_out_within_a_second(portal: Portal, engine: Fa
     token = (await (await anna.request("POST", "/api/v1/tokens", {"name": "ci", "scopes": ["read"]})).json())["token"]
     program = portal.program(token)
     assert (await program.request("GET", "/api/v1/workspaces")).status == 200
-    out = asyncio.create_task(ended(anna))
-    await asyncio.sleep(0.1)
+    out = await listening(anna)
     begun = asyncio.get_running_loop().time()
     assert (await admin.request("PATCH", "/api/v1/users/anna", {"disabled": True})).status == 200
     assert (await anna.request("GET", "/api/v1/workspaces")).status == 401
     assert (await program.request("GET", "/api/v1/workspaces")).status == 401
     await out
-    assert asyncio.get_running_loop().time() - begun < 1.0 or out.done()
+    assert asyncio.get_running_loop().time() - begun < 1.0
     assert (await portal.client().login(OWN_PASSWORD, "anna")).status == 401
     assert (await admin.request("PATCH", "/api/v1/users/anna", {"disabled": False})).status == 200
     assert (await portal.client().login(OWN_PASSWORD, "anna")).status == 200
@@ -132,8 +138,7 @@ async def test_a_new_password_needs_the_old_one_and_ends_the_other_sessions(port
     change = {"password": "wrong", "new_password": OWN_PASSWORD}
     assert await code(one, "POST", "/api/v1/me/password", change) == (401, "denied")
     assert await code(one, "POST", "/api/v1/me/password", {"password": portal.password, "new_password": "short"}) == (400, "bad_request")
-    out = asyncio.create_task(ended(other))
-    await asyncio.sleep(0.1)
+    out = await listening(other)
     assert (await one.request("POST", "/api/v1/me/password", {**change, "password": portal.password})).status == 204
     await out
     assert (await one.request("GET", "/api/v1/me")).status == 200
@@ -156,8 +161,7 @@ async def test_sessions_are_listed_and_ended_one_by_one_or_all_others(portal: Po
     assert not any("hash" in name or "key" in name for item in listed for name in item)
     theirs = (await (await other.request("GET", "/api/v1/sessions")).json())
     target = next(item["id"] for item in theirs if item["current"])
-    out = asyncio.create_task(ended(other))
-    await asyncio.sleep(0.1)
+    out = await listening(other)
     assert (await one.request("DELETE", f"/api/v1/sessions/{target}")).status == 204
     await out
     assert (await other.request("GET", "/api/v1/me")).status == 401

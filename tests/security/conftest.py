@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.client import EngineClient
-from tests.engine.conftest import client, data, engine  # noqa: F401 - fixtures
+from tests.engine.conftest import client, data, engine, serving, shared_engine  # noqa: F401 - fixtures
 from tests.engine.support import IMAGE
 
 _HERE = Path(__file__).parent

@@ -10,7 +10,7 @@ import struct
 import pytest
 
 from engine.config import REPO
-from tests.stream.world import Client, World
+from tests.stream.world import PATIENCE, Client, World
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 
@@ -72,7 +72,7 @@ async def test_what_the_desktop_sends_arrives_byte_for_byte(world: World, name: 
 
     await world.raw_websocket(handler)
     client = await world.websocket()
-    assert await asyncio.wait_for(client.reader.readexactly(len(CASES[name])), 10) == CASES[name]
+    assert await asyncio.wait_for(client.reader.readexactly(len(CASES[name])), PATIENCE) == CASES[name]
 
 
 @pytest.mark.parametrize("masked", [True, False], ids=["masked", "unmasked"])
@@ -93,7 +93,7 @@ async def test_what_a_viewer_sends_arrives_byte_for_byte(world: World, masked: b
     await world.raw_websocket(handler)
     client = await world.websocket()
     await _send_chopped(client, data, chance)
-    assert await asyncio.wait_for(got, 20) == data
+    assert await asyncio.wait_for(got, PATIENCE) == data
 
 
 async def test_http_timeouts_do_not_reach_a_relay(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ async def test_http_timeouts_do_not_reach_a_relay(world: World, monkeypatch: pyt
     assert await idle.ended(3)
     await asyncio.sleep(1.0)
     await client.send(raw(PING, b"yet", masked=True))
-    assert await asyncio.wait_for(client.reader.readexactly(9), 5) == raw(PING, b"yet", masked=True)
+    assert await asyncio.wait_for(client.reader.readexactly(9), PATIENCE) == raw(PING, b"yet", masked=True)
 
 
 def test_every_promise_names_a_test_that_exists() -> None:

@@ -51,7 +51,7 @@ async def test_another_session_is_left_alone(world: World) -> None:
     world.cookies["ws-1"] = "__Host-tclone-desk=desk-of-bob"
     bobs = await world.websocket()
     await world.control.end_session("alice")
-    await world.until(lambda: [entry.session for entry in world.server.registry._relays] == ["bob"], 3)
+    await world.until(lambda: [entry.session for entry in world.server.registry._relays] == ["bob"])
     await bobs.send(frame(4))
     assert await bobs.frame() == (2, b"xxxx")
 

@@ -7,7 +7,7 @@ import socket
 
 from engine.errors import Unavailable
 from tests.stream.test_upgrade import echo
-from tests.stream.world import World
+from tests.stream.world import PATIENCE, World
 
 
 async def _publish(world: World, workspace: str = "ws-1", container: int = 3000) -> int:
@@ -23,7 +23,7 @@ async def _talk(port: int, data: bytes = b"hello") -> bytes:
     try:
         writer.write(data)
         writer.write_eof()
-        return await asyncio.wait_for(reader.read(-1), 5)
+        return await asyncio.wait_for(reader.read(-1), PATIENCE)
     except OSError:
         return b""
     finally:
@@ -52,7 +52,7 @@ async def test_a_port_of_a_workspace_that_is_gone_is_closed_with_its_connections
     world.engine.remove("ws-1")
     await world.until(lambda: not world.server.health()["ports"])
     try:
-        assert await asyncio.wait_for(reader.read(), 2) == b""
+        assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
     except ConnectionResetError:
         pass
     writer.close()

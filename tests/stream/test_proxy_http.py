@@ -8,7 +8,7 @@ import gzip
 import pytest
 from aiohttp import web
 
-from tests.stream.world import World
+from tests.stream.world import PATIENCE, World
 
 
 async def _seen(world: World, *extra: str, path: str = "/api/status") -> web.Request:
@@ -98,9 +98,9 @@ async def test_events_arrive_as_they_are_sent(world: World) -> None:
     client = await world.connect()
     await client.send(world.request("GET", "/api/status"))
     await client.head()
-    assert b"data: 1" in await asyncio.wait_for(client.reader.readuntil(b"data: 1\n\n"), 5)
+    assert b"data: 1" in await asyncio.wait_for(client.reader.readuntil(b"data: 1\n\n"), PATIENCE)
     go_on.set()
-    assert b"data: 2" in await asyncio.wait_for(client.reader.readuntil(b"data: 2\n\n"), 5)
+    assert b"data: 2" in await asyncio.wait_for(client.reader.readuntil(b"data: 2\n\n"), PATIENCE)
 
 
 async def test_every_set_cookie_arrives_but_none_of_ours(world: World) -> None:
@@ -129,7 +129,7 @@ async def test_an_upload_streams_without_being_kept(world: World) -> None:
     client = await world.connect()
     await client.send(world.request("POST", "/api/upload", "ws-1", f"Origin: {world.origin()}", "Content-Length: 200000") + b"x" * 1000)
     # The first bytes are upstream before the rest was sent.
-    await asyncio.wait_for(arrived.wait(), 5)
+    await asyncio.wait_for(arrived.wait(), PATIENCE)
     await client.send(b"x" * 199_000)
     assert (await client.reply()).body == b"stored" and sizes == [200_000]
 
@@ -180,9 +180,9 @@ async def test_a_client_that_leaves_ends_the_request_upstream(world: World) -> N
     await world.raw_server(handler)
     client = await world.connect()
     await client.send(world.request("GET", "/api/status"))
-    await asyncio.wait_for(started.wait(), 5)
+    await asyncio.wait_for(started.wait(), PATIENCE)
     await client.close()
-    await asyncio.wait_for(ended.wait(), 5)
+    await asyncio.wait_for(ended.wait(), PATIENCE)
 
 
 async def test_a_body_that_breaks_off_does_not_look_whole(world: World) -> None:
@@ -197,7 +197,7 @@ async def test_a_body_that_breaks_off_does_not_look_whole(world: World) -> None:
     await client.head()
     rest = b""
     try:
-        while chunk := await asyncio.wait_for(client.reader.read(4096), 5):
+        while chunk := await asyncio.wait_for(client.reader.read(4096), PATIENCE):
             rest += chunk
     except OSError:
         pass

@@ -14,7 +14,7 @@ from engine.errors import NotFound, Unavailable
 from portal.stream.frames import close_frame
 from portal.stream.tuning import BUFFERED_LIMIT
 from tests.stream.test_frames import frame
-from tests.stream.world import TOKEN, Client, World
+from tests.stream.world import PATIENCE, TOKEN, Client, World
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -98,7 +98,7 @@ async def test_bytes_right_behind_the_handshake_are_not_lost_either_way(world: W
     await client.send(world.upgrade_bytes() + b"\x81\x80abcd")
     assert (await client.head()).status == 101
     assert await client.frame() == (2, b"xxx")
-    assert await asyncio.wait_for(got, 5) == b"\x81\x80abcd"
+    assert await asyncio.wait_for(got, PATIENCE) == b"\x81\x80abcd"
 
 
 async def test_pings_pass_and_are_never_answered_here(world: World) -> None:
@@ -118,7 +118,7 @@ async def test_pings_pass_and_are_never_answered_here(world: World) -> None:
     await asyncio.sleep(0.1)
     assert not got
     await client.send(b"\x8a\x82\0\0\0\0hi")
-    await asyncio.wait_for(done.wait(), 5)
+    await asyncio.wait_for(done.wait(), PATIENCE)
     assert got == [b"\x8a\x82\0\0\0\0hi"]
 
 
@@ -133,7 +133,7 @@ async def test_a_relay_carries_bytes_unchanged_both_ways(world: World) -> None:
 
     sending = asyncio.create_task(send())
     # The echo is masked, which a server must not do, but the relay does not care.
-    assert await asyncio.wait_for(client.reader.readexactly(len(data)), 20) == data
+    assert await asyncio.wait_for(client.reader.readexactly(len(data)), PATIENCE) == data
     await sending
 
 
@@ -159,7 +159,7 @@ async def test_a_close_frame_in_the_pipe_arrives_before_the_end(world: World) ->
 
     await world.raw_websocket(handler)
     client = await world.websocket()
-    everything = await asyncio.wait_for(client.reader.read(-1), 10)
+    everything = await asyncio.wait_for(client.reader.read(-1), PATIENCE)
     assert everything == frame(60_000) * 20 + close_frame(1000, "bye")
 
 
@@ -174,7 +174,7 @@ async def test_what_the_client_sent_before_it_left_reaches_upstream(world: World
     data = frame(50_000, masked=True) * 10
     client.writer.write(data)
     client.writer.close()
-    assert await asyncio.wait_for(got, 10) == data
+    assert await asyncio.wait_for(got, PATIENCE) == data
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 426, 500])
@@ -242,7 +242,7 @@ async def test_a_stalled_viewer_costs_a_bounded_buffer_and_stalls_nobody_else(wo
     other = await world.websocket("ws-2")
     (entry,) = [entry for entry in world.server.registry._relays if entry.workspace == "ws-1"]
     before, steady = -1, 0
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while steady < 5:
             steady = steady + 1 if entry.relay.upstream.received == before else 0
             before = entry.relay.upstream.received
@@ -255,7 +255,7 @@ async def test_a_stalled_viewer_costs_a_bounded_buffer_and_stalls_nobody_else(wo
         await other.send(frame(5))
         assert await asyncio.wait_for(other.frame(), 1) == (2, b"xxxxx")
     stalled.writer.transport.resume_reading()
-    await asyncio.wait_for(stalled.reader.readexactly(8 << 20), 20)
+    await asyncio.wait_for(stalled.reader.readexactly(8 << 20), PATIENCE)
     assert entry.relay.upstream.received > before
 
 
@@ -314,13 +314,13 @@ async def test_two_thousand_viewers_coming_and_going_leave_nothing(world: World)
         for start in range(0, count, 20):
             await asyncio.gather(*(_cycle(world, start + offset) for offset in range(20)))
             world.forget_clients()
-        await world.until(lambda: world.server.registry.counts()["relays"] == 0, 20)
-        await world.until(lambda: not world.server.health()["http_connections"], 20)
+        await world.until(lambda: world.server.registry.counts()["relays"] == 0)
+        await world.until(lambda: not world.server.health()["http_connections"])
 
     await many(200)
     await asyncio.sleep(0.3)
     descriptors, resident = _descriptors(), _resident_kib()
     await many(1800)
-    await world.until(lambda: _descriptors() <= descriptors + 2, 20)
+    await world.until(lambda: _descriptors() <= descriptors + 2)
     assert _resident_kib() - resident < 20 * 1024
     assert world.server.registry.counts()["connections"] == 0

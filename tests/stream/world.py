@@ -23,6 +23,8 @@ from portal.stream.server import Settings, StreamServer
 
 DESK_COOKIE = "__Host-tclone-desk"
 TOKEN = "token-of-the-desktop+/="
+# How long a test waits for what must come, in seconds: test machines can be busy.
+PATIENCE = 30.0
 
 
 def config_for(directory: Path) -> Config:
@@ -257,7 +259,7 @@ class Client:
         await self.writer.drain()
 
     async def head(self) -> Reply:
-        return Reply((await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 10))[:-4])
+        return Reply((await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), PATIENCE))[:-4])
 
     async def reply(self, method: str = "GET") -> Reply:
         """A whole answer: by Content-Length, chunks or the connection's end."""
@@ -276,12 +278,12 @@ class Client:
 
     async def frame(self) -> tuple[int, bytes]:
         """One short, unmasked WebSocket frame: opcode and payload."""
-        first, size = await asyncio.wait_for(self.reader.readexactly(2), 10)
+        first, size = await asyncio.wait_for(self.reader.readexactly(2), PATIENCE)
         return first & 0x0F, await self.reader.readexactly(size)
 
     async def frame_of_upstream(self) -> bytes:
         """The echo of `frame(10, masked=True)`."""
-        return await asyncio.wait_for(self.reader.readexactly(16), 10)
+        return await asyncio.wait_for(self.reader.readexactly(16), PATIENCE)
 
     async def ended(self, seconds: float = 5.0) -> bool:
         """Whether the server closes the connection within `seconds` (what it still sends is dropped)."""
@@ -354,7 +356,7 @@ class World:
         self.pace.close()
         await asyncio.sleep(0.01)
 
-    async def until(self, condition: Callable[[], object], seconds: float = 5.0) -> None:
+    async def until(self, condition: Callable[[], object], seconds: float = PATIENCE) -> None:
         """Wait for a condition; fails after `seconds`."""
         deadline = time.monotonic() + seconds
         while not condition():
