@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -118,9 +119,12 @@ async def test_new_attempts_at_a_fork_are_few_and_bounded_in_time(
     engine: Engine, client: EngineClient, source: dict, behave: Callable[[str], None], fake_libexec: Path, behaviour: str, calls: str
 ) -> None:
     behave(behaviour)
+    started = time.monotonic()
     with pytest.raises(Conflict, match=r"pid 9 \(sh\) was ended while it was being copied; fork again"):
         await client.fork("src")
-    assert (fake_libexec / "calls").read_text() == calls
+    made = (fake_libexec / "calls").read_text()
+    # A machine too slow for all of them within the 3 s makes fewer.
+    assert made == calls or (int(made) < int(calls) and time.monotonic() - started > 3.0)
     assert [workspace["id"] for workspace in await client.list()] == [source["id"]]
     assert (await client.get("src"))["state"] == "ready"
     behave("ok")
