@@ -5,9 +5,9 @@ from __future__ import annotations
 from xdist.scheduler import LoadScopeScheduling
 
 # Directories whose tests share one stack, which takes longer to start than most of them.
-_ONE_STACK = ("e2e", "applications")
+_ONE_STACK = ("e2e", "applications", "agents")
 # What takes longest comes first, so that no process is left with it at the end; all else follows in pytest's own order.
-_LONGEST_FIRST = ("tests/e2e", "tests/applications", "tests/sanitize", "tests/fidelity", "tests/faults", "tests/cli", "tests/engine", "tests/pages")
+_LONGEST_FIRST = ("tests/e2e", "tests/applications", "tests/agents", "tests/sanitize", "tests/fidelity", "tests/faults", "tests/cli", "tests/engine", "tests/pages")
 
 
 def unit(nodeid: str) -> str:
