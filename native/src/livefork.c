@@ -124,15 +124,25 @@ static int live_branches(const struct job *job)
     for (struct branch *branch = (job)->branches; branch < (job)->branches + (job)->branch_count; branch++) \
         if (!branch->err.code)
 
+/* Whatever went wrong in a branch, its message begins with the branch's id. */
+static void name_branch(struct branch *branch)
+{
+    struct error plain = branch->err;
+    if (!plain.code || strncmp(plain.message, branch->id, strlen(branch->id)) == 0)
+        return;
+    branch->err = (struct error){ 0 };
+    fail(&branch->err, plain.code, "%s: %s", branch->id, plain.message);
+}
+
 static int none_left(const struct job *job, struct error *err)
 {
     if (live_branches(job))
         return 0;
-    const struct branch *branch = &job->branches[0];
-    bool named = strncmp(branch->err.message, branch->id, strlen(branch->id)) == 0;
+    struct branch *branch = &job->branches[0];
+    name_branch(branch);
     /* Of a branch, "gone" is nothing that the source could help. */
     bool gone = strcmp(branch->err.code, "gone") == 0;
-    return fail(err, gone ? "internal" : branch->err.code, "%s%s%s", named ? "" : branch->id, named ? "" : ": ", branch->err.message);
+    return fail(err, gone ? "internal" : branch->err.code, "%s", branch->err.message);
 }
 
 /* Each blocker goes out as an event of its own; the error's message has as many of them as fit. */
@@ -265,8 +275,10 @@ static int command_fork(struct job *job)
         control_error(&job->control, &err);
         return exit_status(&err);
     }
-    for (int i = 0; i < job->branch_count; i++)
+    for (int i = 0; i < job->branch_count; i++) {
+        name_branch(&job->branches[i]);
         control_branch(&job->control, &job->branches[i]);
+    }
     control_done(&job->control, &job->times, job->world.process_count, count_threads(&job->world), job->bytes);
     return EXIT_DONE;
 }

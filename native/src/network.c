@@ -19,15 +19,19 @@
 #include <unistd.h>
 
 #define STANDARD_RULE_LAST 32767
+#define LONGEST_HEAD 32         /* of what is asked for: struct tcmsg has 20 bytes */
 #define KEPT_ROUTE_FLAGS (RTNH_F_ONLINK | RTNH_F_PERVASIVE)
 
 /* ---- read ---- */
 
 int network_dump(int fd, int type, size_t head, network_take take, void *to, struct error *err)
 {
-    struct { struct nlmsghdr head; struct ifinfomsg any; } request = {
-        { (uint32_t)NLMSG_LENGTH(head), (unsigned short)type, NLM_F_REQUEST | NLM_F_DUMP, 1, 0 }, { .ifi_family = AF_UNSPEC },
+    /* Every kind of head begins with the family, and AF_UNSPEC is 0. */
+    struct { struct nlmsghdr head; char any[LONGEST_HEAD]; } request = {
+        { (uint32_t)NLMSG_LENGTH(head), (unsigned short)type, NLM_F_REQUEST | NLM_F_DUMP, 1, 0 }, { 0 },
     };
+    if (head > sizeof request.any)
+        return fail(err, "internal", "a request of type %d has a head of %zu bytes", type, head);
     if (send(fd, &request, NLMSG_LENGTH(head), 0) < 0)
         return fail_errno(err, "cannot ask for the contents of a network namespace");
     return network_receive(fd, take, to, err);
