@@ -134,7 +134,7 @@ static void name_branch(struct branch *branch)
     fail(&branch->err, plain.code, "%s: %s", branch->id, plain.message);
 }
 
-static int none_left(const struct job *job, struct error *err)
+static int none_left(struct job *job, struct error *err)
 {
     if (live_branches(job))
         return 0;
