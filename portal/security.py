@@ -111,7 +111,7 @@ async def same_origin(request: web.Request, handler: Handler) -> web.StreamRespo
     unsafe = request.method not in _SAFE or request.headers.get(hdrs.UPGRADE) is not None
     if unsafe and hdrs.AUTHORIZATION not in request.headers:
         # A program that forgot its token: a browser would have told of an origin, and there is no session to abuse.
-        if hdrs.ORIGIN not in request.headers and COOKIE not in request.cookies:
+        if hdrs.ORIGIN not in request.headers and not request.cookies:
             raise LoginNeeded("send a token; what comes from a page of the portal has an Origin")
         require_same_origin(request)
     if request.method not in _SAFE and request.body_exists and request.content_type not in _bodies(request):

@@ -29,6 +29,7 @@ from engine.network.policy import Network as IpNetwork
 from engine.network.pool import NamespacePool, Spare, make_spare
 from engine.network.ports import PortRequest, PortTable, check_port
 from engine.network.settings import ADDRESS, NetworkSettings
+from engine.threads import in_thread
 
 log = logging.getLogger(__name__)
 
@@ -300,7 +301,7 @@ class Network:
         """None when nobody listens there."""
         loop = asyncio.get_running_loop()
         try:
-            sock = await loop.run_in_executor(self._sockets, namespace.socket, family, socket.SOCK_STREAM)
+            sock = await in_thread(lambda: namespace.socket(family, socket.SOCK_STREAM), self._sockets, discard=socket.socket.close)
         except OSError as error:
             raise LimitReached(f"no socket for {namespace.workspace_id}: {error}") from error
         try:
@@ -321,8 +322,7 @@ class Network:
         if self._egress < 0:
             made = socket.socket(family, kind)
         else:
-            loop = asyncio.get_running_loop()
-            made = await loop.run_in_executor(self._sockets, syscalls.socket_in, self._egress, family, kind)
+            made = await in_thread(lambda: syscalls.socket_in(self._egress, family, kind), self._sockets, discard=socket.socket.close)
         made.setblocking(False)
         return made
 

@@ -28,6 +28,7 @@ from engine.network.namespace import NetworkNamespace
 from engine.network.policy import Destination, Level, Policy
 from engine.network.relay import relay_sockets, reset
 from engine.network.settings import NetworkSettings
+from engine.threads import in_thread
 
 log = logging.getLogger(__name__)
 
@@ -182,8 +183,7 @@ class Gate:
         """
         ready = listeners is not None and self._policy.level(self.workspace) is Level.OPEN
         if listeners is None:
-            loop = asyncio.get_running_loop()
-            listeners = await loop.run_in_executor(self._executor, make_listeners, self._namespace)
+            listeners = await in_thread(lambda: make_listeners(self._namespace), self._executor, discard=Listeners.close)
         self._listeners = listeners
         try:
             await self._resolver.start(self._listeners.dns_udp, self._listeners.dns_tcp)

@@ -18,6 +18,7 @@ from engine.network.firewall import ruleset
 from engine.network.gate import Listeners, make_listeners
 from engine.network.namespace import NetworkNamespace
 from engine.network.policy import Level
+from engine.threads import in_thread
 
 log = logging.getLogger(__name__)
 
@@ -107,11 +108,4 @@ class NamespacePool:
                     await self._taken.wait()
 
     async def _add_one(self) -> None:
-        work = asyncio.get_running_loop().run_in_executor(self._executor, self._make)
-        try:
-            self._spares.append(await asyncio.shield(work))
-        except asyncio.CancelledError:
-            await asyncio.wait([work])
-            if work.exception() is None:
-                work.result().close()
-            raise
+        self._spares.append(await in_thread(self._make, self._executor, discard=Spare.close))
