@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from playwright.async_api import Browser, BrowserContext, Frame, Locator, Page, expect
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 
 # As long as the other tests wait for what must come: test machines can be busy.
 MS = 30_000
+_CLOSE_SECONDS = 30.0
 expect.set_options(timeout=MS)
 
 
@@ -46,7 +49,14 @@ class Browsing:
         assert self.complaints == []
         for page in self.context.pages:
             assert await page.evaluate("window.hacked") is None
-        await self.context.close()
+        await close(self.context)
+
+
+async def close(opened: Browser | BrowserContext) -> None:
+    """Close a browser or one of its contexts. Chromium was seen not to answer for minutes; it is killed in the end, together with its driver."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await opened.close()
 
 
 async def live(page: Page) -> None:

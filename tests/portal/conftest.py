@@ -32,7 +32,7 @@ from portal.control import serving
 from portal.node import Patience
 from portal.places import Places
 from portal.setup import prepare
-from tests.portal.browsing import Browsing
+from tests.portal.browsing import Browsing, close
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.front import Front
 
@@ -220,7 +220,7 @@ async def browser() -> AsyncIterator[Browser]:
             executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--force-color-profile=srgb"]
         )
         yield launched
-        await launched.close()
+        await close(launched)
 
 
 @pytest.fixture

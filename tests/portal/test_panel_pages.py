@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Page, expect
 
+from tests.portal.browsing import close
 from tests.portal.conftest import PATIENCE, Portal
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.front import Front
@@ -37,7 +38,7 @@ async def page(browser: Browser, portal: Portal, front: Front, engine: FakeEngin
     await expect(made.get_by_role("tab", name="Files")).to_be_visible()
     yield made
     assert complaints == []
-    await context.close()
+    await close(context)
 
 
 async def test_a_disk_limit_is_shown_with_its_use(page: Page, engine: FakeEngine) -> None:
