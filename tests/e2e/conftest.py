@@ -76,7 +76,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
     if report.failed:
         item.session.stash.setdefault(_FAILED, {}).setdefault(str(item.path), item.name)
         portal = getattr(item, "funcargs", {}).get("portal")
-        if report.when == "call" and portal is not None:
+        # Some files have a portal of another kind, without a page.
+        if report.when == "call" and isinstance(portal, Portal):
             portal.shot(f"failed-{item.name}")
     return report
 
