@@ -39,12 +39,22 @@ async def parsed(request: web.Request, model: type[B]) -> B:
     sent = await request.read()
     if not sent and is_needed(model, request.method):
         raise Malformed(f"the body is missing: a JSON object with {', '.join(model.model_fields)}")
+    return checked(decoded(sent or b"{}", "body"), model)
+
+
+def decoded(sent: bytes | str, what: str) -> dict[str, Any]:
+    """A JSON object that came as `what`. Raises Malformed."""
     try:
-        value = json.loads(sent or b"{}", parse_float=_figure, parse_constant=_no_figure)
+        value = json.loads(sent, parse_float=_figure, parse_constant=_no_figure)
     except (ValueError, RecursionError):
-        raise Malformed("the body is not JSON") from None
+        raise Malformed(f"the {what} is not JSON") from None
     if not isinstance(value, dict):
-        raise Malformed("the body must be a JSON object")
+        raise Malformed(f"the {what} must be a JSON object")
+    return value
+
+
+def checked(value: dict[str, Any], model: type[B]) -> B:
+    """An object as an instance of `model`. Raises Malformed, which names the field."""
     try:
         return model.model_validate(value)
     except pydantic.ValidationError as error:

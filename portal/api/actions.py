@@ -13,7 +13,7 @@ from engine.desktop.actions import MOST_ACTIONS, MOST_CLIPBOARD, Action, GetClip
 from engine.errors import EngineError, Unavailable, from_wire
 from portal import audit
 from portal.bodies import Body
-from portal.errors import Malformed, PortalError
+from portal.errors import Forbidden, Malformed, PortalError
 from portal.node import Node
 from portal.principal import Scope
 from portal.rates import Rates
@@ -63,18 +63,34 @@ class Actions:
 
         Raises Held, TooMany, Malformed, EngineError: then nothing was done.
         """
+        return await self.act_by_key(call, actions, size, call.request.headers.get(KEY_HEADER))
+
+    async def act_by_key(self, call: Call, actions: list[Action], size: list[int] | None, key: str | None) -> dict[str, Any]:
+        """The same for requests that share one connection, each with a key of its own or none. Raises Forbidden, too."""
         try:
+            if not call.principal.may(Scope.CONTROL):
+                raise Forbidden(f"this needs the scope {Scope.CONTROL}")
             self._router.act(call.principal, call.workspace)
             self._rates.take(call.principal.grant, len(actions))
-            wanted = [action.model_dump(exclude_none=True) for action in actions]
-            answer = await self._node.act(call.workspace, wanted, size, _request_id(call))
+            answer = await self._node.act(call.workspace, _wire(actions), size, _request_id(call, key))
         except (PortalError, EngineError) as error:
             for action in actions:
                 _record(call, action.action, error.code)
             raise
+        self._record_results(call, answer)
+        return answer
+
+    async def let_go(self, call: Call, actions: list[Action]) -> None:
+        """Release what a program held when its connection ended: at no rate, and not when a person has taken control, for whom it was released."""
+        try:
+            self._router.act(call.principal, call.workspace)
+            self._record_results(call, await self._node.act(call.workspace, _wire(actions), None, None))
+        except (PortalError, EngineError) as error:
+            log.info("nothing to let go of in %s: %s", call.workspace, error)
+
+    def _record_results(self, call: Call, answer: dict[str, Any]) -> None:
         for result in answer["results"]:
             _record(call, result["action"], "ok" if result["ok"] else "skipped" if result.get("skipped") else str(result["error"]["code"]))
-        return answer
 
     async def release(self, workspace: str) -> None:
         """Control changed hands: what a program still does there is stopped, and what it holds let go of. A dead desktop holds nothing."""
@@ -114,9 +130,12 @@ def succeeded(answer: dict[str, Any]) -> list[dict[str, Any]]:
     return answer["results"]
 
 
-def _request_id(call: Call) -> str | None:
-    """The request's key, apart from equal ones of others and for other workspaces. Raises Malformed."""
-    key = call.request.headers.get(KEY_HEADER)
+def _wire(actions: list[Action]) -> list[dict[str, Any]]:
+    return [action.model_dump(exclude_none=True) for action in actions]
+
+
+def _request_id(call: Call, key: str | None) -> str | None:
+    """A request's key, apart from equal ones of others and for other workspaces. Raises Malformed."""
     if key is None:
         return None
     if not 1 <= len(key) <= _LONGEST_KEY or not key.isascii() or not key.isprintable():
