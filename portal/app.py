@@ -28,6 +28,7 @@ from portal.api.users import Users
 from portal.api.workspaces import Workspaces
 from portal.builds import Builds
 from portal.channels import Channels
+from portal.commands import Commands
 from portal.database import Database
 from portal.feed import Feed
 from portal.housekeeping import Housekeeping
@@ -100,6 +101,7 @@ class Control:
         self._actions = Actions(self.node, self._router, Rates())
         self.leases.changed = self._actions.release
         self._terminals = Terminals(self._inside, self.access.endings, self.identity, self._router)
+        self._commands = Commands(self._inside, self.access.endings, self.identity, self._router)
         self._channels = Channels(self._actions, self.node, self.feed, self.leases, self.access.endings, self.identity, self._router)
         self.private = Private(self.access, self.tickets, self.viewers).application()
         provider = oidc.settings(config)
@@ -127,7 +129,7 @@ class Control:
         operations.describe(routes)
         for part in (logins, by_provider, shares, operations):
             app.add_routes(part.open_routes())
-        app.add_routes([*pages.routes(), *self._live.routes(), *self._terminals.routes(), *self._channels.routes(), *files.form_routes()])
+        app.add_routes([*pages.routes(), *self._live.routes(), *self._terminals.routes(), *self._commands.routes(), *self._channels.routes(), *files.form_routes()])
         app.add_routes(self._router.bind(routes))
         app.on_response_prepare.append(security.add_headers)
         app.on_response_prepare.append(logs.add_id)
@@ -139,7 +141,7 @@ class Control:
         return account is not None and account.role is Role.ADMIN
 
     async def _close_pages(self, _: web.Application) -> None:
-        await asyncio.gather(self._live.close(), self._terminals.close(), self._channels.close())
+        await asyncio.gather(self._live.close(), self._terminals.close(), self._commands.close(), self._channels.close())
 
     async def open(self) -> None:
         """Raises sqlite3.Error or OSError when the database cannot be used."""

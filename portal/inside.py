@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import aiohttp
 
+from engine.account import DESKTOP_USER
 from engine.client import ExecSession
 from portal.errors import BadAnswer
 from portal.node import Node, translated
 
-_USER = "@desktop"
 # A login shell of whoever the desktop belongs to; images need not have bash.
 _SHELL = ["/bin/sh", "-c", "cd; if [ -x /bin/bash ]; then exec /bin/bash -l; fi; exec /bin/sh -l"]
 # Of the engine's answer to a read that the browser may know.
@@ -74,13 +75,17 @@ class Inside:
     async def compare_file(self, identity: str, path: bytes, base: str) -> dict[str, Any]:
         return _object(await self._node.bounded(self._node.client.compare_file(identity, path, base)))
 
-    # Terminal
+    # Commands
+
+    def shell(self, identity: str, rows: int, cols: int) -> AbstractAsyncContextManager[ExecSession]:
+        """A shell on a terminal of its own; it ends with the block."""
+        return self.command(identity, _SHELL, user=DESKTOP_USER, tty=True, rows=rows, cols=cols)
 
     @contextlib.asynccontextmanager
-    async def shell(self, identity: str, rows: int, cols: int) -> AsyncIterator[ExecSession]:
-        """A shell on a terminal of its own; it ends with the block."""
+    async def command(self, identity: str, argv: list[str], **options: Any) -> AsyncIterator[ExecSession]:
+        """A command; it ends with the block. `options` as the client's `exec`."""
         with translated():
-            async with self._node.client.exec(identity, _SHELL, user=_USER, tty=True, rows=rows, cols=cols) as session:
+            async with self._node.client.exec(identity, argv, **options) as session:
                 yield session
 
 

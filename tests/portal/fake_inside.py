@@ -141,6 +141,9 @@ class FakeInside:
         self.open_shells += 1
         try:
             self.shells.append(json.loads((await socket.receive()).data))
+            if not self.shells[-1]["tty"]:
+                await _repeated(socket)
+                return socket
             await socket.send_bytes(b"\x01$ ")
             line = b""
             async for message in socket:
@@ -160,6 +163,17 @@ class FakeInside:
             with contextlib.suppress(ConnectionError, RuntimeError, asyncio.CancelledError):
                 await socket.close()
         return socket
+
+
+async def _repeated(socket: web.WebSocketResponse) -> None:
+    """A command that writes what it reads to stdout, a word to stderr, and ends with 5 when its input has ended."""
+    async for message in socket:
+        if message.type is WSMsgType.TEXT and json.loads(message.data).get("stdin") == "eof":
+            await socket.send_bytes(b"\x02done")
+            await socket.send_json({"exit": 5})
+            return
+        if message.type is WSMsgType.BINARY:
+            await socket.send_bytes(b"\x01" + message.data[1:])
 
 
 def _path(request: web.Request) -> bytes:

@@ -1,0 +1,61 @@
+"""The WebSocket of a command that a program runs inside a workspace: input and both outputs as they come, and its exit status."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import Annotated, Any
+
+import pydantic
+from aiohttp import web
+
+from engine.account import DESKTOP_USER
+from engine.client import ExecSession
+from portal import audit
+from portal.bodies import Body, checked
+from portal.joined import Joined
+from portal.principal import Principal
+
+_STDIN = 0
+
+Cells = Annotated[int, pydantic.Field(ge=1, le=1000)]
+Word = Annotated[str, pydantic.Field(max_length=128 << 10)]
+
+
+class Run(Body):
+    """`user`: a name, a number, `uid:gid`, or `@desktop` for whoever the desktop belongs to."""
+
+    argv: Annotated[list[Word], pydantic.Field(min_length=1, max_length=1000)]
+    env: Annotated[dict[str, Word], pydantic.Field(max_length=1000)] = {}
+    user: Annotated[str, pydantic.Field(min_length=1, max_length=256)] = DESKTOP_USER
+    cwd: Annotated[str, pydantic.Field(max_length=4095)] | None = None
+    tty: bool = False
+    rows: Cells = 24
+    cols: Cells = 80
+
+
+class Commands(Joined):
+    """`/workspaces/{id}/exec`. The hello has the fields of Run. The first byte of binary messages is 0 for input, 1 for stdout, 2 for
+    stderr, as in the engine's API; {"stdin":"eof"} ends the input."""
+
+    word = "exec"
+    noun = "command"
+
+    def opened(self, identity: str, principal: Principal, hello: dict[str, Any]) -> AbstractAsyncContextManager[ExecSession]:
+        wanted = checked({name: value for name, value in hello.items() if name not in ("type", "key")}, Run)
+        # Not the command: what it is given may be a secret.
+        audit.record("exec", user=principal.user, token=principal.token, workspace=identity, account=wanted.user)
+        return self.inside.command(identity, **wanted.model_dump())
+
+    async def output(self, socket: web.WebSocketResponse, session: ExecSession) -> int:
+        async for stream, data in session.output():
+            await socket.send_bytes(bytes([stream]) + data)
+        return session.exit_code()
+
+    async def typed(self, session: ExecSession, data: bytes) -> None:
+        if data[:1] == bytes([_STDIN]):
+            await session.write(data[1:])
+
+    async def told(self, session: ExecSession, message: dict[str, Any]) -> None:
+        if message.get("stdin") == "eof":
+            await session.close_stdin()
+        await super().told(session, message)

@@ -1,0 +1,62 @@
+"""Commands that programs run inside by the portal's API. A real one: tests/agents/test_sdk.py."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.portal.conftest import PATIENCE, Client, Portal
+from tests.portal.fake_engine import FakeEngine
+from tests.portal.test_actions import ONE, program
+
+
+async def answers(socket: aiohttp.ClientWebSocketResponse) -> list[Any]:
+    found: list[Any] = []
+    async with asyncio.timeout(PATIENCE):
+        async for message in socket:
+            found.append(message.data if message.type is aiohttp.WSMsgType.BINARY else json.loads(message.data))
+    return found
+
+
+@pytest.fixture
+async def agent(portal: Portal, engine: FakeEngine) -> Client:
+    engine.add()
+    return await program(portal, await portal.login(), "control")
+
+
+async def test_input_both_outputs_and_the_status(portal: Portal, agent: Client, engine: FakeEngine) -> None:
+    async with agent.socket(f"{ONE}/exec") as socket:
+        await socket.send_json({"type": "hello", "argv": ["cat"], "env": {"PASSWORD": "hidden-1"}, "cwd": "/tmp"})
+        await socket.send_bytes(b"\x00hello")
+        await socket.send_bytes(b"\x07not input")
+        await socket.send_json({"stdin": "eof"})
+        assert await answers(socket) == [{"type": "ready"}, b"\x01hello", b"\x02done", {"type": "exit", "code": 5}]
+    (command,) = engine.inside.shells
+    assert (command["argv"], command["user"], command["cwd"], command["tty"]) == (["cat"], "@desktop", "/tmp", False)
+    entries = await (await (await portal.login()).request("GET", "/api/v1/audit?event=exec")).json()
+    assert [(entry["workspace"], entry["account"]) for entry in entries] == [("ws-1", "@desktop")] and "hidden-1" not in json.dumps(entries)
+
+
+@pytest.mark.parametrize("hello", [{}, {"argv": []}, {"argv": "ls"}, {"argv": ["ls"], "tty": 1}, {"argv": ["ls"], "rows": 0}, {"argv": ["ls"], "more": 1}])
+async def test_what_is_no_command(agent: Client, engine: FakeEngine, hello: dict[str, Any]) -> None:
+    async with agent.socket(f"{ONE}/exec") as socket:
+        await socket.send_json({"type": "hello", **hello})
+        (answer,) = await answers(socket)
+    assert (answer["type"], answer["code"]) == ("error", "bad_request") and engine.inside.shells == []
+
+
+async def test_who_may_and_when(portal: Portal, agent: Client, engine: FakeEngine) -> None:
+    person = await portal.login()
+    reader = await program(portal, person, "read")
+    stranger = await program(portal, await portal.user(person, "other"), "control")
+    assert (await person.request("POST", f"{ONE}/lease", {})).status == 200
+    for client, code in ((reader, "forbidden"), (stranger, "not_found"), (agent, "held")):
+        async with client.socket(f"{ONE}/exec") as socket:
+            await socket.send_json({"type": "hello", "argv": ["ls"]})
+            (answer,) = await answers(socket)
+        assert answer["code"] == code
+    assert answer["reason"] == "held_by_person" and answer["lease"]["holder"] == "admin" and engine.inside.shells == []
