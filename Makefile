@@ -55,10 +55,13 @@ link: venv
 judges: packages
 	@scripts/setup judges
 
+clients: packages
+	@scripts/setup clients
+
 rivals: packages
 	@scripts/setup rivals
 
-test-setup: packages-test venv-test native web judges rivals
+test-setup: packages-test venv-test native web judges clients rivals
 
 test: test-setup
 	TCLONE_CACHE=$(TCLONE_TEST_CACHE) $(PYTHON) scripts/suite.py $(TESTS) -- $(PYTEST_ARGS)
@@ -78,4 +81,4 @@ clean:
 	[ ! -f native/Makefile ] || $(MAKE) --no-print-directory -C native clean
 	find engine portal tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help up down setup packages packages-test venv venv-test native web link judges rivals test-setup test bench bench-stream soak clean
+.PHONY: help up down setup packages packages-test venv venv-test native web link judges clients rivals test-setup test bench bench-stream soak clean
