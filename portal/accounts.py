@@ -5,6 +5,7 @@ Passwords are kept only as argon2id hashes. Whoever loses the right to come in l
 
 from __future__ import annotations
 
+import functools
 import re
 import secrets
 import sqlite3
@@ -34,8 +35,6 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._@+-]{0,62}[a-z0-9])?")
 NAME_PATTERN = f"^{_NAME.pattern}$"
 # The library's defaults (RFC 9106, low-memory profile: 64 MiB, 3 passes): about 60 ms of one core.
 _hasher = argon2.PasswordHasher()
-# Checked when the user does not exist, so that the answer takes as long.
-_UNUSABLE = _hasher.hash(secrets.token_hex(32))
 
 
 @dataclass(frozen=True)
@@ -78,12 +77,23 @@ def hashed(password: str) -> str:
     return _hasher.hash(password)
 
 
+@functools.cache
+def _nobodys() -> str:
+    """What a password is checked against when the user does not exist."""
+    return hashed(secrets.token_hex(32))
+
+
+def ready() -> None:
+    """Make what `verify` needs for unknown users, so that not even the first of them is answered later than others. Blocks for tens of ms."""
+    _nobodys()
+
+
 def verify(stored: str | None, password: str) -> bool:
     """Whether the password is the stored one. Blocks for tens of ms: call it in a thread. Takes as long for an unknown user (None)."""
     if len(password) > _LONGEST_PASSWORD:
         return False
     try:
-        return _hasher.verify(stored or _UNUSABLE, password) and bool(stored)
+        return _hasher.verify(stored or _nobodys(), password) and bool(stored)
     except argon2.exceptions.VerificationError:
         return False
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from engine.config import Config
-from portal import audit, logs, oidc, security
+from portal import accounts, audit, logs, oidc, security
 from portal.access import Access
 from portal.api import control as api_control
 from portal.api.account import Account
@@ -146,6 +146,7 @@ class Control:
     async def open(self) -> None:
         """Raises sqlite3.Error or OSError when the database cannot be used."""
         self._trail.open()
+        await asyncio.to_thread(accounts.ready)
         await self.database.open()
         await self.owners.open()
         await self.access.open()

@@ -21,7 +21,7 @@ ALLOWED_SKIPS: dict[str, str] = {}
 _SKIPPED: pytest.StashKey[Skipped] = pytest.StashKey()
 _HOST: pytest.StashKey[LeakCounter] = pytest.StashKey()
 _LEFT: pytest.StashKey[str] = pytest.StashKey()
-# How long a run's last processes may take to go.
+# How long a run's last processes may take to go, in seconds.
 _SETTLE_SECONDS = 20.0
 
 
@@ -42,6 +42,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--alone", choices=("no", "only"), help="leave the tests out that are marked `alone`, or run only them (default: run all)"
+    )
+    parser.addoption(
+        "--settle", type=float, default=_SETTLE_SECONDS, metavar="SECONDS", help="how long what a whole run left may take to go (default: %(default)s)"
     )
 
 
@@ -95,7 +98,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if counter := config.stash.get(_HOST, None):
         try:
-            counter.check(within=_SETTLE_SECONDS)
+            counter.check(within=config.getoption("--settle"))
         except AssertionError as error:
             config.stash[_LEFT] = str(error)
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED

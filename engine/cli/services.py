@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
 from engine.cli import host, portal_account
 from engine.cli.supervisor import Check, Service
 from engine.cli.unprivileged import SETPRIV, launcher
@@ -86,6 +84,8 @@ def service_environment(config: Config, port: int) -> dict[str, str]:
 
 def _answers(url: str, socket: Path | None = None, host_header: str | None = None) -> Check:
     """A check that `url` answers below 500, over a Unix socket when one is given, asked for by the name `host_header`."""
+    import aiohttp  # takes longer than all that the other commands which know of the services do
+
     headers = {"Host": host_header} if host_header else {}
 
     async def check() -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from pathlib import Path
 
 from tests.cli.conftest import Tclone
@@ -79,3 +81,13 @@ async def test_version_without_an_engine(tclone: Tclone) -> None:
 async def test_ca_before_the_first_start(tclone: Tclone) -> None:
     done = await tclone("ca")
     assert done.status == 4 and "the first `tclone up` makes it" in done.err
+
+
+async def test_help_waits_for_nothing_it_does_not_need(tclone: Tclone) -> None:
+    """What takes longest to import is imported by the commands that use it."""
+    argv = [sys.executable, "-X", "importtime", *tclone.argv("--help")[1:]]
+    process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, env=tclone.environment)
+    _, told = await process.communicate()
+    imported = {line.rpartition("|")[2].strip() for line in told.decode().splitlines()}
+    assert process.returncode == 0 and "engine.cli.parser" in imported
+    assert imported & {"aiohttp", "asyncio", "pydantic", "pyroute2", "engine.client", "portal"} == set()

@@ -36,12 +36,12 @@ def suite() -> ModuleType:
     return made
 
 
-def _run(place: Path, files: dict[str, str], **environment: str) -> tuple[int, str]:
-    """Status and output of the suite over test files of its own, under the rules of tests/conftest.py."""
+def _run(place: Path, files: dict[str, str], *options: str, **environment: str) -> tuple[int, str]:
+    """Status and output of the suite over test files of its own, under the rules of tests/conftest.py. `options` are pytest's."""
     for name, text in files.items():
         (place / f"test_{name}.py").write_text(text)
     kept = {name: value for name, value in os.environ.items() if name != "CI" and not name.startswith("PYTEST_")}
-    argv = [sys.executable, str(SCRIPT), str(place), "--", "-p", "tests.conftest", "-p", "no:cacheprovider", "-n", "2"]
+    argv = [sys.executable, str(SCRIPT), str(place), "--", "-p", "tests.conftest", "-p", "no:cacheprovider", "-n", "2", *options]
     variables = {**kept, "PYTHONPATH": str(REPO), "TMPDIR": str(place), **environment}
     done = subprocess.run(argv, cwd=REPO, env=variables, capture_output=True, text=True, timeout=_SECONDS, check=False)
     return done.returncode, done.stdout + done.stderr
@@ -68,7 +68,7 @@ def test_a_skip_in_another_process_fails_the_run(tmp_path: Path) -> None:
 def test_what_a_test_beside_others_left_on_the_host_fails_the_run_where_the_host_is_its_own(tmp_path: Path) -> None:
     files = {"beside": _BESIDE, "leaves": _LEAVES}
     # A process that is left descends from the run, so that this holds on a machine that others use, too.
-    status, text = _run(tmp_path, files, CI="true")
+    status, text = _run(tmp_path, files, "--settle=1", CI="true")
     found = re.search(r"left on the host by some test.*process (\d+) sleep ", text, re.S)
     assert status == 1 and found, text
     os.kill(int(found[1]), signal.SIGKILL)
