@@ -14,6 +14,7 @@ struct branch {
     int init_pidfd;
     int root;                   /* detached mount of its root file system; -1 until the engine sent it */
     int ipc_ns;
+    int *nested_ipc;            /* those made inside, by namespace index, -1 = not needed; NULL while none is (ipc_namespaces.c) */
     int arena;                  /* memfd */
     char *arena_local;
     pid_t *pids;                /* host pids, by process index */

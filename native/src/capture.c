@@ -97,7 +97,7 @@ static int capture_objects(struct world *world, struct error *err)
         return -1;
     if (descriptors_describe(world, err) < 0)
         return -1;
-    if (mqueue_read(err) < 0 || descriptors_capture(world, err) < 0)
+    if (mqueue_read(world, err) < 0 || descriptors_capture(world, err) < 0)
         return -1;
     if (locks_read(world, err) < 0)
         return -1;

@@ -7,6 +7,7 @@
 #include "freeze.h"
 #include "huge_pages.h"
 #include "inject.h"
+#include "ipc_namespaces.h"
 #include "mounts.h"
 #include "memory_flags.h"
 #include "namespace_service.h"
@@ -185,7 +186,8 @@ static int copy_frozen(struct job *job, struct error *err)
     FOR_LIVE(job, branch)
         rebuild_start(world, &job->compiled, branch, &branch->err);
     FOR_LIVE(job, branch)
-        mounts_fill(world, branch, &branch->err);
+        if (mounts_fill(world, branch, &branch->err) == 0)
+            ipc_furnish(world, branch, &branch->err);
     int64_t shared = families_fill(world, &job->compiled.plan, job->branches, job->branch_count, err);
     if (shared < 0)
         return -1;

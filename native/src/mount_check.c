@@ -43,12 +43,17 @@ static bool is_fuse(const struct mount *mount)
     return strncmp(mount->type, "fuse", 4) == 0;
 }
 
-static void note_file_system(const struct mount *mount)
+static void note_file_system(uint64_t device, bool fuse)
 {
-    if (find_file_system(mount->device))
+    if (find_file_system(device))
         return;
     file_systems = must_grow(file_systems, (size_t)(file_system_count + 1) * sizeof *file_systems);
-    file_systems[file_system_count++] = (struct file_system){ mount->device, is_fuse(mount) };
+    file_systems[file_system_count++] = (struct file_system){ device, fuse };
+}
+
+void mounts_note_harmless(uint64_t device)
+{
+    note_file_system(device, false);
 }
 
 /*
@@ -139,7 +144,7 @@ static void check_mounts(const struct process *process, struct blockers *blocker
     int status = mount_table_read(&table, mnt_ns, &err);
     note_ids(&table);
     for (int i = 0; i < table.count; i++)
-        note_file_system(&table.list[i]);
+        note_file_system(table.list[i].device, is_fuse(&table.list[i]));
     for (int i = 0; i < table.count && status == 0; i++)
         status = check_mount(process, &table.list[i], &err);
     mount_table_free(&table);

@@ -16,6 +16,8 @@
 void mounts_preflight(const struct process *process, struct blockers *blockers);
 /* Refuse a link of the process below /proc ("cwd", "fd/5") whose target is too long to be named. */
 void mounts_refuse_long(const struct process *process, const char *link, int fd, struct blockers *blockers);
+/* A file system that may be mounted nowhere in the workspace, and is no FUSE server's. */
+void mounts_note_harmless(uint64_t device);
 /* Is this the id of a mount in one of the namespaces looked at? */
 bool mounts_preflight_knows(int id);
 /*

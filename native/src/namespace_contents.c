@@ -9,11 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ipc.h>
-#include <sys/msg.h>
 #include <sys/prctl.h>
-#include <sys/sem.h>
-#include <sys/shm.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
@@ -112,21 +108,6 @@ static int ask_names(const struct world *world, struct namespace *namespace, str
     return 0;
 }
 
-static int ask_ipc(const struct world *world, struct namespace *namespace, struct error *err)
-{
-    struct shm_info segments = { 0 };
-    struct seminfo semaphores = { 0 };
-    struct msginfo queues = { 0 };
-    if (shmctl(0, SHM_INFO, (struct shmid_ds *)&segments) < 0 || semctl(0, 0, SEM_INFO, &semaphores) < 0
-        || msgctl(0, MSG_INFO, (struct msqid_ds *)&queues) < 0)
-        return fail_errno(err, "cannot list the SysV objects of an IPC namespace");
-    const char *what = segments.used_ids ? "shared memory segments" : semaphores.semusz ? "semaphores" : queues.msgpool ? "message queues" : NULL;
-    if (what)
-        return fail(err, "unsupported", "%s lives in an IPC namespace of its own that holds SysV %s, which cannot be forked; end the program",
-                    who(world, namespace), what);
-    return 0;
-}
-
 int namespace_contents_read(const struct world *world, struct namespace *namespace, struct error *err)
 {
     switch (namespace->kind) {
@@ -134,8 +115,6 @@ int namespace_contents_read(const struct world *world, struct namespace *namespa
         return namespace->member ? read_maps(world, namespace, namespace->member->pid, err) : read_empty_user(world, namespace, err);
     case NAMESPACE_NET:
         return visit(world, namespace, namespace->local, network_read, err);
-    case NAMESPACE_IPC:
-        return visit(world, namespace, namespace->local, ask_ipc, err);
     case NAMESPACE_UTS:
         return visit(world, namespace, namespace->local, ask_names, err);
     default:

@@ -7,6 +7,8 @@
 #include "posix_queues.h"
 #include "apart.h"
 #include "descriptors.h"
+#include "ipc_namespaces.h"
+#include "mounts.h"
 #include "sysv.h"
 
 #include <dirent.h>
@@ -19,6 +21,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #define MAX_QUEUES 4096
@@ -29,18 +32,43 @@ static struct mqueue **queues;
 static int queue_count;
 static size_t bytes_read;
 
-static struct mqueue *find(uint64_t inode)
+/* The file system of the queues of one IPC namespace. */
+struct queue_system {
+    const struct namespace *where;
+    uint64_t device;
+};
+
+static struct queue_system *systems;
+static int system_count;
+
+static struct mqueue *find(uint64_t device, uint64_t inode)
 {
     for (int i = 0; i < queue_count; i++)
-        if (queues[i]->inode == inode)
+        if (queues[i]->inode == inode && queues[i]->device == device)
             return queues[i];
     return NULL;
 }
 
-static bool name_is_taken(const char *name)
+static const struct namespace *namespace_of(uint64_t device)
+{
+    for (int i = 0; i < system_count; i++)
+        if (systems[i].device == device)
+            return systems[i].where;
+    return NULL;
+}
+
+static bool name_is_taken(const struct namespace *where, const char *name)
 {
     for (int i = 0; i < queue_count; i++)
-        if (strcmp(queues[i]->name, name) == 0)
+        if (queues[i]->where == where && strcmp(queues[i]->name, name) == 0)
+            return true;
+    return false;
+}
+
+bool mqueue_lies_in(const struct namespace *where)
+{
+    for (int i = 0; i < queue_count; i++)
+        if (queues[i]->where == where)
             return true;
     return false;
 }
@@ -119,14 +147,16 @@ static int read_queue(int fd, struct mqueue *queue, struct error *err)
     return apart_run(exchange_messages, &exchange, err);
 }
 
-static struct mqueue *add(uint64_t inode, const char *name, struct error *err)
+static struct mqueue *add(const struct namespace *where, const struct stat *st, const char *name, struct error *err)
 {
     if (queue_count == MAX_QUEUES) {
         fail(err, "limit", "the workspace has more than %d POSIX message queues", MAX_QUEUES);
         return NULL;
     }
     struct mqueue *queue = must_alloc(sizeof *queue);
-    queue->inode = inode;
+    queue->where = where;
+    queue->device = st->st_dev;
+    queue->inode = st->st_ino;
     queue->name = must_copy_string(name);
     queues = must_grow(queues, (size_t)(queue_count + 1) * sizeof *queues);
     queues[queue_count++] = queue;
@@ -156,28 +186,61 @@ int mqueue_prepare(struct world *world, struct error *err)
     return sysv_leave(home, err) < 0 || queue_mount < 0 ? -1 : 0;
 }
 
-static int read_named(const char *name, uint64_t inode, struct error *err)
+int mqueue_preflight(const struct process *process, struct error *err)
 {
-    AUTO_CLOSE int fd = openat(queue_mount, name, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0)
+    const struct namespace *where = process->namespaces[NAMESPACE_IPC];
+    AUTO_CLOSE int home = -1;
+    struct stat st;
+    if (!where || !where->nested || where->member != process)
+        return 0;
+    if (sysv_enter(where->local, &home, err) < 0)
+        return -1;
+    AUTO_CLOSE int mount = mount_here(err);
+    if (mount >= 0 && fstat(mount, &st) == 0)
+        mounts_note_harmless((uint64_t)major(st.st_dev) << 32 | minor(st.st_dev));
+    return sysv_leave(home, err) < 0 || mount < 0 ? -1 : 0;
+}
+
+static int read_named(const struct namespace *where, int mount, const char *name, struct error *err)
+{
+    struct stat st;
+    AUTO_CLOSE int fd = openat(mount, name, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0 || fstat(fd, &st) < 0)
         return fail_errno(err, "cannot open the message queue /%s", name);
-    struct mqueue *queue = add(inode, name, err);
+    struct mqueue *queue = add(where, &st, name, err);
     return queue ? read_queue(fd, queue, err) : -1;
 }
 
-int mqueue_read(struct error *err)
+static int read_system(const struct namespace *where, int mount, struct error *err)
 {
-    int listing = openat(queue_mount, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);     /* a mount's own descriptor is O_PATH */
+    int listing = openat(mount, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);   /* a mount's own descriptor is O_PATH */
     DIR *directory = listing < 0 ? NULL : fdopendir(listing);
-    if (!directory)
+    struct stat st;
+    if (!directory || fstat(dirfd(directory), &st) < 0)
         return fail_errno(err, "cannot list the workspace's POSIX message queues");
+    systems = must_grow(systems, (size_t)(system_count + 1) * sizeof *systems);
+    systems[system_count++] = (struct queue_system){ where, st.st_dev };
     struct dirent *entry;
     int status = 0;
     while (status == 0 && (entry = readdir(directory)))
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            status = read_named(entry->d_name, entry->d_ino, err);
+            status = read_named(where, mount, entry->d_name, err);
     closedir(directory);
     return status;
+}
+
+static int read_in(struct world *world, const struct namespace *where, struct error *err)
+{
+    (void)world;
+    if (!where->nested)
+        return read_system(where, queue_mount, err);
+    AUTO_CLOSE int mount = mount_here(err);
+    return mount < 0 ? -1 : read_system(where, mount, err);
+}
+
+int mqueue_read(struct world *world, struct error *err)
+{
+    return ipc_each(world, read_in, err);
 }
 
 static int open_again(const struct description *description, int flags)
@@ -189,22 +252,28 @@ static int open_again(const struct description *description, int flags)
 
 struct mqueue *mqueue_of_description(const struct description *description, struct error *err)
 {
-    struct mqueue *queue = find(description->st.st_ino);
+    struct mqueue *queue = find(description->st.st_dev, description->st.st_ino);
     if (queue)
         return queue;
+    const struct namespace *where = namespace_of(description->st.st_dev);
+    if (!where) {
+        fail(err, "unsupported", "%s is a message queue of an IPC namespace in which no process lives any more, which cannot be forked; close it",
+             description_label(description));
+        return NULL;
+    }
     char name[NAME_MAX + 1];
     snprintf(name, sizeof name, "%s", description->link + 1);
     char *deleted = strstr(name, " (deleted)");
     if (deleted)
         *deleted = 0;
-    if (!*name || name_is_taken(name))
+    if (!*name || name_is_taken(where, name))
         snprintf(name, sizeof name, "tclone-%lu", (unsigned long)description->st.st_ino);
     AUTO_CLOSE int fd = open_again(description, O_RDWR);
     if (fd < 0) {
         fail_errno(err, "%s: cannot open it again", description_label(description));
         return NULL;
     }
-    queue = add(description->st.st_ino, name, err);
+    queue = add(where, &description->st, name, err);
     if (!queue || read_queue(fd, queue, err) < 0)
         return NULL;
     queue->unlinked = true;
@@ -240,7 +309,7 @@ static int make_queue(const struct mqueue *queue, struct error *err)
     return send_all(fd, queue, err);
 }
 
-static int make_all(struct error *err)
+static int make_all(const struct namespace *where, struct error *err)
 {
     /* Every user's queues are counted over the whole host. */
     struct rlimit limit = { RLIM_INFINITY, RLIM_INFINITY };
@@ -249,20 +318,20 @@ static int make_all(struct error *err)
         setrlimit(RLIMIT_MSGQUEUE, &limit);
     }
     for (int i = 0; i < queue_count; i++)
-        if (make_queue(queues[i], err) < 0)
+        if (queues[i]->where == where && make_queue(queues[i], err) < 0)
             return -1;
     return 0;
 }
 
-int mqueue_make(struct branch *branch, struct error *err)
+int mqueue_make(struct branch *branch, const struct namespace *where, struct error *err)
 {
     AUTO_CLOSE int home = -1;
-    if (queue_count == 0)
+    if (!mqueue_lies_in(where))
         return 0;
-    if (sysv_enter(branch->ipc_ns, &home, err) < 0)
+    if (sysv_enter(ipc_of_branch(branch, where), &home, err) < 0)
         return -1;
     mode_t mask = umask(0);
-    int status = make_all(err);
+    int status = make_all(where, err);
     umask(mask);
     return sysv_leave(home, err) < 0 ? -1 : status;
 }

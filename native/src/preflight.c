@@ -7,6 +7,7 @@
 #include "namespaces.h"
 #include "outside.h"
 #include "parts/parts.h"
+#include "posix_queues.h"
 #include "proc.h"
 #include "sharing.h"
 #include "tasks.h"
@@ -134,7 +135,7 @@ static void check_namespaces(struct check *check, struct process *process)
 {
     struct error refused = { 0 };
     check_time_namespace(check, process);
-    if (namespaces_of_process(process, &refused) < 0)
+    if (namespaces_of_process(process, &refused) < 0 || mqueue_preflight(process, &refused) < 0)
         add_refusal(check, process, -1, &refused);
 }
 

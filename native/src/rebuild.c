@@ -2,6 +2,7 @@
 #include "family.h"
 #include "files.h"
 #include "freeze.h"
+#include "ipc_namespaces.h"
 #include "locks.h"
 #include "memory.h"
 #include "mounts.h"
@@ -100,6 +101,7 @@ int rebuild_compile(struct world *world, struct compiled *compiled, struct error
     struct plan *plan = &compiled->plan;
     if (namespace_plan_begin(plan, tree_last_pid(world), err) < 0 || mounts_emit(plan, err) < 0)
         return -1;
+    ipc_emit(plan);
     /* Executables add openings, so they come before the batch that opens files. */
     if (process_batches_prepare(world, err) < 0 || files_emit(plan, err) < 0 || emit_descriptions(plan, err) < 0)
         return -1;
@@ -224,7 +226,7 @@ int rebuild_start(struct world *world, const struct compiled *compiled, struct b
         return fail_errno(err, "%s: its restorer is gone", branch->id);
     if (make_arena(compiled, branch, err) < 0)
         return -1;
-    if (shared_make(world, branch, err) < 0 || mqueue_make(branch, err) < 0 || files_make_ghosts(world, branch, err) < 0)
+    if (shared_make(world, branch, err) < 0 || mqueue_make(branch, world->namespaces->list[NAMESPACE_IPC], err) < 0 || files_make_ghosts(world, branch, err) < 0)
         return -1;
     if (send_setup(compiled, branch, err) < 0 || send_gifts(branch, err) < 0)
         return -1;

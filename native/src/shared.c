@@ -3,6 +3,7 @@
 #include "huge_pages.h"
 #include "mount_enter.h"
 #include "mounts.h"
+#include "namespaces.h"
 #include "sysv.h"
 #include "tree_copy.h"
 
@@ -53,12 +54,13 @@ struct shared_object *shared_add(struct world *world)
     return object;
 }
 
-static struct shared_object *find_object(struct world *world, uint64_t device, uint64_t inode, bool sysv)
+/* `ipc`: the namespace of a SysV segment; NULL = it is none. */
+static struct shared_object *find_object(struct world *world, uint64_t device, uint64_t inode, const struct namespace *ipc)
 {
     struct shared_objects *all = shared_objects(world);
     for (int i = 0; i < all->count; i++) {
         struct shared_object *object = all->list[i];
-        if (object->inode == inode && (object->kind == SHARED_SYSV) == sysv && (sysv || object->device == device))
+        if (object->inode == inode && (ipc ? object->ipc == ipc : object->kind != SHARED_SYSV && object->device == device))
             return object;
     }
     return NULL;
@@ -147,7 +149,7 @@ struct shared_object *shared_of_description(struct world *world, const struct de
     uint64_t device = (uint64_t)major(description->st.st_dev) << 32 | minor(description->st.st_dev);
     if (starts(description->link, SHM_PREFIX) ? is_foreign_shm(world, device) : !shared_is_kernel_device(device))
         return NULL;
-    struct shared_object *object = find_object(world, device, description->st.st_ino, false);
+    struct shared_object *object = find_object(world, device, description->st.st_ino, NULL);
     if (object)
         return object;
     char path[64];
@@ -167,12 +169,12 @@ int shared_bind_maps(struct world *world, struct error *err)
             if (vma->kind != VMA_SHARED_OBJECT)
                 continue;
             bool sysv = vma->path && starts(vma->path, "/SYSV");
-            vma->object = find_object(world, vma->device, vma->inode, sysv);
+            vma->object = find_object(world, vma->device, vma->inode, sysv ? process->namespaces[NAMESPACE_IPC] : NULL);
             if (vma->object)
                 continue;
             if (sysv)
-                return fail(err, "internal", "%s maps the SysV segment %lu, which its IPC namespace does not list", process_label(process),
-                            (unsigned long)vma->inode);
+                return fail(err, "unsupported", "%s maps the SysV segment %lu of an IPC namespace that it has left, which cannot be forked; end it",
+                            process_label(process), (unsigned long)vma->inode);
             if (!vma->path)
                 return fail(err, "unsupported", "%s has a shared mapping at %lx of a kind that cannot be copied", process_label(process),
                             (unsigned long)vma->start);
@@ -207,7 +209,7 @@ struct shm_copy {
 static bool claim_object(void *context, const struct stat *st, int fd)
 {
     struct shm_copy *copy = context;
-    struct shared_object *object = find_object(copy->world, (uint64_t)major(st->st_dev) << 32 | minor(st->st_dev), st->st_ino, false);
+    struct shared_object *object = find_object(copy->world, (uint64_t)major(st->st_dev) << 32 | minor(st->st_dev), st->st_ino, NULL);
     if (object)
         copy->branch->objects[object->index] = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     return object;
@@ -363,7 +365,7 @@ int shared_make(struct world *world, struct branch *branch, struct error *err)
         if (shared_filled_early(object) && (shared_fill(world, branch, i, err) < 0 || add_seals(branch, object, err) < 0))
             return -1;
     }
-    return sysv_make(world, branch, err);
+    return sysv_make(world, branch, world->namespaces->list[NAMESPACE_IPC], err);
 }
 
 int64_t shared_fill(struct world *world, struct branch *branch, int index, struct error *err)

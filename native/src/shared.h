@@ -25,6 +25,7 @@ struct shared_object {
     int seals;                  /* -1 = sealing is not possible */
     int aux;                    /* auxiliary slot, not for SysV */
     /* SysV */
+    const struct namespace *ipc;
     int key;
     uid_t creator_uid;
     gid_t creator_gid;

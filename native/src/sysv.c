@@ -1,5 +1,6 @@
 /* SysV shared memory: segments keep their ids (shm_next_id), keys, owners and removal marks. */
 #include "sysv.h"
+#include "ipc_namespaces.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -55,13 +56,13 @@ int sysv_act_as(uid_t uid, gid_t gid, struct error *err)
     return 0;
 }
 
-struct sysv_identity sysv_identity(int id, const struct ipc_perm *perm)
+struct sysv_identity sysv_identity(const struct namespace *where, int id, const struct ipc_perm *perm)
 {
-    return (struct sysv_identity){ .id = id, .key = perm->__key, .mode = perm->mode & 0777, .uid = perm->uid, .gid = perm->gid,
+    return (struct sysv_identity){ .where = where, .id = id, .key = perm->__key, .mode = perm->mode & 0777, .uid = perm->uid, .gid = perm->gid,
                                    .creator_uid = perm->cuid, .creator_gid = perm->cgid };
 }
 
-static int read_segments(struct world *world, struct error *err)
+static int read_segments(struct world *world, const struct namespace *where, struct error *err)
 {
     struct shm_info info;
     int highest = shmctl(0, SHM_INFO, (struct shmid_ds *)&info);
@@ -72,6 +73,7 @@ static int read_segments(struct world *world, struct error *err)
             continue;
         struct shared_object *object = shared_add(world);
         object->kind = SHARED_SYSV;
+        object->ipc = where;
         object->inode = (uint64_t)id;
         object->size = ds.shm_segsz;
         object->key = ds.shm_perm.__key;
@@ -88,15 +90,14 @@ static int read_segments(struct world *world, struct error *err)
     return 0;
 }
 
+static int read_objects(struct world *world, const struct namespace *where, struct error *err)
+{
+    return read_segments(world, where, err) < 0 ? -1 : sysv_queues_read(where, err);
+}
+
 int sysv_read(struct world *world, struct error *err)
 {
-    AUTO_CLOSE int home = -1;
-    if (sysv_enter(world->ipc_ns, &home, err) < 0)
-        return -1;
-    int status = read_segments(world, err);
-    if (status == 0)
-        status = sysv_queues_read(err);
-    return sysv_leave(home, err) < 0 ? -1 : status;
+    return ipc_each(world, read_objects, err);
 }
 
 static int make_segment(struct branch *branch, const struct shared_object *object, struct error *err)
@@ -123,35 +124,45 @@ static int make_segment(struct branch *branch, const struct shared_object *objec
     return 0;
 }
 
-static int each_segment(struct world *world, struct branch *branch, int (*work)(struct branch *, const struct shared_object *, struct error *),
-                        struct error *err)
+static bool is_segment_of(const struct shared_object *object, const struct namespace *where)
+{
+    return object->kind == SHARED_SYSV && object->ipc == where;
+}
+
+static int each_segment(struct world *world, struct branch *branch, const struct namespace *where,
+                        int (*work)(struct branch *, const struct shared_object *, struct error *), struct error *err)
 {
     for (int i = 0; i < world->shared->count; i++)
-        if (world->shared->list[i]->kind == SHARED_SYSV && work(branch, world->shared->list[i], err) < 0)
+        if (is_segment_of(world->shared->list[i], where) && work(branch, world->shared->list[i], err) < 0)
             return -1;
     return 0;
 }
 
-static bool has_segments(struct world *world)
+static bool has_segments(const struct world *world, const struct namespace *where)
 {
-    for (int i = 0; i < shared_objects(world)->count; i++)
-        if (world->shared->list[i]->kind == SHARED_SYSV)
+    for (int i = 0; world->shared && i < world->shared->count; i++)
+        if (is_segment_of(world->shared->list[i], where))
             return true;
     return false;
 }
 
-int sysv_make(struct world *world, struct branch *branch, struct error *err)
+bool sysv_lies_in(const struct world *world, const struct namespace *where)
+{
+    return has_segments(world, where) || sysv_queue_count(where) > 0 || sysv_semaphore_count(where) > 0;
+}
+
+int sysv_make(struct world *world, struct branch *branch, const struct namespace *where, struct error *err)
 {
     AUTO_CLOSE int home = -1;
-    if (!has_segments(world) && sysv_queue_count() == 0 && sysv_semaphore_count() == 0)
+    if (!sysv_lies_in(world, where))
         return 0;
-    if (sysv_enter(branch->ipc_ns, &home, err) < 0)
+    if (sysv_enter(ipc_of_branch(branch, where), &home, err) < 0)
         return -1;
-    int status = each_segment(world, branch, make_segment, err);
+    int status = each_segment(world, branch, where, make_segment, err);
     if (status == 0)
-        status = sysv_queues_make(err);
+        status = sysv_queues_make(where, err);
     if (status == 0)
-        status = sysv_semaphores_make(err);
+        status = sysv_semaphores_make(where, err);
     return sysv_leave(home, err) < 0 ? -1 : status;
 }
 
@@ -180,13 +191,21 @@ static int remove_segment(struct branch *branch, const struct shared_object *obj
     return 0;
 }
 
-int sysv_finish(struct world *world, struct branch *branch, struct error *err)
+static int finish_in(struct world *world, struct branch *branch, const struct namespace *where, struct error *err)
 {
     AUTO_CLOSE int home = -1;
-    if (!has_segments(world))
+    if (!has_segments(world, where))
         return 0;
-    if (sysv_enter(branch->ipc_ns, &home, err) < 0)
+    if (sysv_enter(ipc_of_branch(branch, where), &home, err) < 0)
         return -1;
-    int status = each_segment(world, branch, remove_segment, err);
+    int status = each_segment(world, branch, where, remove_segment, err);
     return sysv_leave(home, err) < 0 ? -1 : status;
+}
+
+int sysv_finish(struct world *world, struct branch *branch, struct error *err)
+{
+    for (int i = 0; i < world->namespaces->count; i++)
+        if (finish_in(world, branch, world->namespaces->list[i], err) < 0)
+            return -1;
+    return 0;
 }

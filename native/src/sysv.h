@@ -1,4 +1,4 @@
-/* System V shared memory, semaphores and message queues of the source's IPC namespace. */
+/* System V shared memory, semaphores and message queues of the source's IPC namespaces. */
 #ifndef TCLONE_SYSV_H
 #define TCLONE_SYSV_H
 
@@ -6,37 +6,40 @@
 
 #include "shared.h"
 
-/* The segments of the source's IPC namespace, attached or not. */
+/* Segments, attached or not, and message queues. */
 int sysv_read(struct world *world, struct error *err);
-/* In a branch: make them, attached to this program so that it can fill them; semaphores and queues with their content. */
-int sysv_make(struct world *world, struct branch *branch, struct error *err);
+/* Does anything lie in this namespace? */
+bool sysv_lies_in(const struct world *world, const struct namespace *where);
+/* In one namespace of a branch: make them, attached to this program so that it can fill them; semaphores and queues with their content. */
+int sysv_make(struct world *world, struct branch *branch, const struct namespace *where, struct error *err);
 /* Copy the content; returns bytes. Thread-safe. */
 int64_t sysv_fill(const struct shared_object *object, char *to);
 /* Let go of them, and mark removed what was. */
 int sysv_finish(struct world *world, struct branch *branch, struct error *err);
 
-/* ---- sysv_queues.c: both need no help but this thread being in the right IPC namespace ---- */
+/* ---- sysv_queues.c: both need no help but this thread being in the right IPC namespace (where) ---- */
 
 /* Whose an object is, and under which id and key it is known. */
 struct sysv_identity {
+    const struct namespace *where;
     int id, key;
     mode_t mode;
     uid_t uid, creator_uid;
     gid_t gid, creator_gid;
 };
-struct sysv_identity sysv_identity(int id, const struct ipc_perm *perm);
+struct sysv_identity sysv_identity(const struct namespace *where, int id, const struct ipc_perm *perm);
 
 /* Message queues: read, with every message, and make again. */
-int sysv_queues_read(struct error *err);
-int sysv_queues_make(struct error *err);
-int sysv_queue_count(void);
+int sysv_queues_read(const struct namespace *where, struct error *err);
+int sysv_queues_make(const struct namespace *where, struct error *err);
+int sysv_queue_count(const struct namespace *where);
 
 /* ---- sysv_semaphores.c ---- */
 
 /* Must come before the processes are asked, since only they can be asked for their SEM_UNDO adjustments. */
 int sysv_semaphores_read(struct world *world, struct error *err);
-int sysv_semaphores_make(struct error *err);
-int sysv_semaphore_count(void);
+int sysv_semaphores_make(const struct namespace *where, struct error *err);
+int sysv_semaphore_count(const struct namespace *where);
 /* The last process to have changed each semaphore. */
 void sysv_semaphores_emit(struct plan *plan);
 

@@ -36,9 +36,12 @@ struct queue {
 static struct queue *queues;
 static int queue_count;
 
-int sysv_queue_count(void)
+int sysv_queue_count(const struct namespace *where)
 {
-    return queue_count;
+    int count = 0;
+    for (int i = 0; i < queue_count; i++)
+        count += queues[i].identity.where == where;
+    return count;
 }
 
 static int read_message(struct queue *queue, int index, size_t room, struct error *err)
@@ -57,9 +60,9 @@ static int read_message(struct queue *queue, int index, size_t room, struct erro
     return 0;
 }
 
-static int read_queue(int id, const struct msqid_ds *state, struct error *err)
+static int read_queue(const struct namespace *where, int id, const struct msqid_ds *state, struct error *err)
 {
-    struct queue queue = { .identity = sysv_identity(id, &state->msg_perm), .bytes_limit = state->msg_qbytes };
+    struct queue queue = { .identity = sysv_identity(where, id, &state->msg_perm), .bytes_limit = state->msg_qbytes };
     for (int i = 0; i < (int)state->msg_qnum; i++)
         if (read_message(&queue, i, state->__msg_cbytes, err) < 0)
             return -1;
@@ -68,14 +71,14 @@ static int read_queue(int id, const struct msqid_ds *state, struct error *err)
     return 0;
 }
 
-int sysv_queues_read(struct error *err)
+int sysv_queues_read(const struct namespace *where, struct error *err)
 {
     struct msginfo info;
     int highest = msgctl(0, MSG_INFO, (struct msqid_ds *)&info);
     for (int i = 0; i <= highest; i++) {
         struct msqid_ds state;
         int id = msgctl(i, MSG_STAT_ANY, &state);
-        if (id >= 0 && read_queue(id, &state, err) < 0)
+        if (id >= 0 && read_queue(where, id, &state, err) < 0)
             return -1;
     }
     return 0;
@@ -116,10 +119,10 @@ static int make_queue(const struct queue *queue, struct error *err)
     return 0;
 }
 
-int sysv_queues_make(struct error *err)
+int sysv_queues_make(const struct namespace *where, struct error *err)
 {
     for (int i = 0; i < queue_count; i++)
-        if (make_queue(&queues[i], err) < 0)
+        if (queues[i].identity.where == where && make_queue(&queues[i], err) < 0)
             return -1;
     return 0;
 }

@@ -2,6 +2,7 @@
  * System V semaphores: values, and the last process to have changed each. The adjustments that a process has asked for with SEM_UNDO are
  * found by parts/semaphore_undo.c. sem_otime becomes the time of the fork: programs only ask whether it is zero (not initialised yet).
  */
+#include "ipc_namespaces.h"
 #include "sysv.h"
 #include "sysv_semaphores.h"
 
@@ -18,11 +19,12 @@
 static struct semaphore_set *sets;
 static int set_count;
 
-int sysv_semaphore_count(void)
+int sysv_semaphore_count(const struct namespace *where)
 {
     int count = 0;
     for (int i = 0; i < set_count; i++)
-        count += sets[i].count;
+        if (sets[i].identity.where == where)
+            count += sets[i].count;
     return count;
 }
 
@@ -44,9 +46,9 @@ static int ns_pid_of(const struct world *world, int host_pid)
     return 0;
 }
 
-static int read_set(const struct world *world, int id, const struct semid_ds *state, struct error *err)
+static int read_set(const struct world *world, const struct namespace *where, int id, const struct semid_ds *state, struct error *err)
 {
-    struct semaphore_set set = { .identity = sysv_identity(id, &state->sem_perm), .count = (int)state->sem_nsems, .used = state->sem_otime != 0 };
+    struct semaphore_set set = { .identity = sysv_identity(where, id, &state->sem_perm), .count = (int)state->sem_nsems, .used = state->sem_otime != 0 };
     set.values = must_alloc((size_t)set.count * sizeof *set.values);
     set.pids = must_alloc((size_t)set.count * sizeof *set.pids);
     if (semctl(id, 0, GETALL, set.values) < 0)
@@ -60,14 +62,14 @@ static int read_set(const struct world *world, int id, const struct semid_ds *st
     return 0;
 }
 
-static int read_sets(const struct world *world, struct error *err)
+static int read_sets(struct world *world, const struct namespace *where, struct error *err)
 {
     struct seminfo info;
     int highest = semctl(0, 0, SEM_INFO, &info);
     for (int i = 0; i <= highest; i++) {
         struct semid_ds state;
         int id = semctl(i, 0, SEM_STAT_ANY, &state);
-        if (id >= 0 && read_set(world, id, &state, err) < 0)
+        if (id >= 0 && read_set(world, where, id, &state, err) < 0)
             return -1;
     }
     return 0;
@@ -75,11 +77,7 @@ static int read_sets(const struct world *world, struct error *err)
 
 int sysv_semaphores_read(struct world *world, struct error *err)
 {
-    AUTO_CLOSE int home = -1;
-    if (sysv_enter(world->ipc_ns, &home, err) < 0)
-        return -1;
-    int status = read_sets(world, err);
-    return sysv_leave(home, err) < 0 ? -1 : status;
+    return ipc_each(world, read_sets, err);
 }
 
 /* Waiting for a semaphore that is zero anyway changes nothing but sem_otime. */
@@ -115,10 +113,10 @@ static int make_set(const struct semaphore_set *set, struct error *err)
     return fill_set(set, err);
 }
 
-int sysv_semaphores_make(struct error *err)
+int sysv_semaphores_make(const struct namespace *where, struct error *err)
 {
     for (int i = 0; i < set_count; i++)
-        if (make_set(&sets[i], err) < 0)
+        if (sets[i].identity.where == where && make_set(&sets[i], err) < 0)
             return -1;
     return 0;
 }
@@ -131,7 +129,9 @@ void sysv_semaphores_emit(struct plan *plan)
             if (!set->pids[k])
                 continue;
             struct batch *batch = set->pids[k] == 1 ? &plan->common[STAGE_MAKE] : plan_creator(plan, STAGE_MAKE, set->pids[k], 0, 0);
+            ipc_emit_enter(batch, set->identity.where);
             EMIT(batch, "a System V semaphore", SYS_semctl, (uint64_t)set->identity.id, (uint64_t)k, SETVAL, set->values[k]);
+            ipc_emit_leave(batch, set->identity.where);
         }
     }
 }

@@ -16,9 +16,6 @@ _STATES = {
     "discipline": ("the queueing discipline pfifo on the interface lo", "tc qdisc delete dev lo root"),
     "format": ("the binary format .hidden", "remove it"),
     "formats off": ("has its binary formats (binfmt_misc) switched off", "write 1 to its file status"),
-    "segment": ("holds SysV shared memory segments", "end the program"),
-    "semaphores": ("holds SysV semaphores", "end the program"),
-    "queue": ("holds SysV message queues", "end the program"),
     "time to come": ("a time namespace of its own", "start the program without it"),
     "time": ("a time namespace of its own", "start the program without it"),
 }

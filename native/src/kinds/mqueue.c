@@ -1,6 +1,7 @@
 /* Descriptors of POSIX message queues. The queues themselves are made from outside (../posix_queues.c), so here they are only opened. */
 #include "kinds.h"
 #include "../descriptors.h"
+#include "../ipc_namespaces.h"
 #include "../posix_queues.h"
 
 #include <fcntl.h>
@@ -37,12 +38,17 @@ static int emit(struct plan *plan, const struct description *description, enum s
     struct batch *batch = &plan->common[stage];
     const char *what = description_label(description);
     if (stage == STAGE_MAKE) {
+        ipc_emit_enter(batch, queue->where);
         EMIT(batch, what, SYS_mq_open, plan_string(plan, queue->name), (uint64_t)(description->flags & (O_ACCMODE | O_NONBLOCK)), 0, 0);
         emit_to_slot(batch, description, what);
+        ipc_emit_leave(batch, queue->where);
         emit_status_flags(batch, description, what);
     }
-    if (stage == STAGE_CONNECT && queue->unlinked)      /* by then all have opened it; the first removes the name */
+    if (stage == STAGE_CONNECT && queue->unlinked) {    /* by then all have opened it; the first removes the name */
+        ipc_emit_enter(batch, queue->where);
         EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_mq_unlink, plan_string(plan, queue->name));
+        ipc_emit_leave(batch, queue->where);
+    }
     return 0;
 }
 

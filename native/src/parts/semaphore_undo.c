@@ -82,8 +82,11 @@ static int ask_below(struct query *query, const struct semaphore_set *set, int n
  */
 static bool worth_asking(const struct process *process, const struct semaphore_set *set, int number)
 {
+    const struct namespace *here = process->namespaces[NAMESPACE_IPC];      /* whoever leaves one loses his adjustments */
+    if (set->identity.where != here)
+        return false;
     /* Nobody has adjustments on a set that was never used; asking would have its sem_otime set when the process ends. */
-    return set->used && (sysv_semaphore_count() <= FEW_SEMAPHORES || set->pids[number] == process->ns_pid);
+    return set->used && (sysv_semaphore_count(here) <= FEW_SEMAPHORES || set->pids[number] == process->ns_pid);
 }
 
 static void ask_about(struct query *query, struct undo_memo *undo, int index, int number)
@@ -102,7 +105,7 @@ static int undo_ask(struct query *query, void **memo, struct error *err)
 {
     (void)err;
     const struct process *process = query_thread(query)->process;
-    if (sysv_semaphore_count() == 0 || !query_is_leader(query) || !has_list(process))
+    if (sysv_semaphore_count(process->namespaces[NAMESPACE_IPC]) == 0 || !query_is_leader(query) || !has_list(process))
         return 0;
     struct undo_memo *undo = *memo = must_alloc(sizeof *undo);
     for (int i = 0; i < sysv_semaphore_set_count(); i++) {

@@ -8,11 +8,7 @@
 #include <linux/netfilter_ipv4/ip_tables.h>
 #include <linux/rtnetlink.h>
 #include <sys/ioctl.h>
-#include <sys/ipc.h>
 #include <sys/mount.h>
-#include <sys/msg.h>
-#include <sys/sem.h>
-#include <sys/shm.h>
 #include <sys/socket.h>
 
 #define LOOPBACK 1              /* its number in every network namespace */
@@ -152,21 +148,6 @@ static int switch_formats_off(void)
     return error;
 }
 
-static int make_segment(void)
-{
-    return shmget(5, 4096, IPC_CREAT | 0600) < 0 ? errno : 0;
-}
-
-static int make_semaphores(void)
-{
-    return semget(5, 2, IPC_CREAT | 0600) < 0 ? errno : 0;
-}
-
-static int make_queue(void)
-{
-    return msgget(5, IPC_CREAT | 0600) < 0 ? errno : 0;
-}
-
 /* The clocks of the children are ahead; nobody need live there yet. */
 static int make_time(void)
 {
@@ -190,9 +171,8 @@ int main(int argc, char **argv)
 {
     static const struct { const char *name; int namespaces; int (*make)(void); } states[] = {
         { "owned table", CLONE_NEWNET, make_owned_table }, { "old table", CLONE_NEWNET, ask_for_old_table }, { "discipline", CLONE_NEWNET, make_discipline },
-        { "format", CLONE_NEWNS, register_format }, { "formats off", CLONE_NEWNS, switch_formats_off }, { "segment", CLONE_NEWIPC, make_segment },
-        { "semaphores", CLONE_NEWIPC, make_semaphores }, { "queue", CLONE_NEWIPC, make_queue }, { "time to come", CLONE_NEWTIME, make_time },
-        { "time", CLONE_NEWTIME, live_in_time },
+        { "format", CLONE_NEWNS, register_format }, { "formats off", CLONE_NEWNS, switch_formats_off },
+        { "time to come", CLONE_NEWTIME, make_time }, { "time", CLONE_NEWTIME, live_in_time },
     };
     mkdir(FIDELITY_DIRECTORY, 0777);
     for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
