@@ -12,10 +12,11 @@
 #define MESSAGE_SLOTS 200
 
 #define ARENA_PID_LEVELS 4      /* MAX_PID_LEVELS */
-#define ARENA_NAMESPACE_KINDS 6 /* NAMESPACE_KINDS */
+#define ARENA_NAMESPACE_KINDS 7 /* NAMESPACE_KINDS */
 #define NEST_USER 0             /* NAMESPACE_USER */
 #define NEST_PID 1
 #define NEST_MNT 2              /* NAMESPACE_MNT */
+#define NEST_TIME 6             /* NAMESPACE_TIME */
 
 /*
  * A process in a nested user namespace may not choose its children's pids in the pid namespaces around. livefork's helper does (namespace_service.c):
@@ -51,6 +52,9 @@ struct arena_namespace {
     uint32_t owner_uid, owner_gid;  /* as the parent numbers ids; whoever makes it must be known there */
     uint32_t setgroups_denied;
     uint64_t uid_map, gid_map;  /* texts to write */
+    /* time namespaces */
+    uint64_t offsets;           /* text to write */
+    uint32_t by_process;        /* 1 = made by a process whose children live there, and not it itself */
     /* pid namespaces */
     uint32_t init_host_pid;     /* written by the first process */
     uint64_t setup;             /* batch to run in it, 0 = none */
@@ -62,6 +66,7 @@ struct arena_nest {
     int32_t helper_pids[ARENA_PID_LEVELS], helper_count;    /* of the process that makes its pid namespace, if its parent cannot */
     int32_t namespaces[ARENA_NAMESPACE_KINDS];      /* indices, -1 = as inherited */
     int32_t children;           /* pid namespace of its next children; -1 = its own, -2 = a fresh one */
+    int32_t children_time;      /* time namespace that it makes for its children; -1 = they live in its own */
     int32_t dead_pids[ARENA_PID_LEVELS], dead_count;    /* not 0: `children` has lost its first process, which gets these */
     int32_t early_group;        /* to join before it forks: a child inherits it and cannot join, being in another pid namespace; 0 = none */
     int32_t sets_ids;           /* before it enters a user namespace, where these ids may not be known */

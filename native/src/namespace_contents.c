@@ -16,6 +16,8 @@
 #include <unistd.h>
 
 #define MAP_TEXT_LIMIT 65536
+#define OFFSETS_LIMIT 256
+#define NANOSECONDS 1000000000ll
 
 static const char *who(const struct world *world, const struct namespace *namespace)
 {
@@ -81,6 +83,36 @@ static int read_empty_user(const struct world *world, struct namespace *namespac
     return status;
 }
 
+/* ---- time ---- */
+
+/* The file shows where the next children of a process live. */
+static const struct process *who_forks_into(const struct world *world, const struct namespace *namespace)
+{
+    for (int i = 0; i < world->process_count; i++) {
+        const struct process *process = world->processes[i];
+        const struct namespace *children = process->children_time ? process->children_time : process->namespaces[NAMESPACE_TIME];
+        if (!process->zombie && children == namespace)
+            return process;
+    }
+    return NULL;
+}
+
+static int read_offsets(const struct world *world, struct namespace *namespace, struct error *err)
+{
+    const struct process *process = who_forks_into(world, namespace);
+    long long seconds = 0, nanoseconds = 0;
+    if (!process)
+        return fail(err, "unsupported", "%s keeps a time namespace in which nobody lives that could fork there, which cannot be forked; end it",
+                    who(world, namespace));
+    namespace->offsets = proc_read(err, OFFSETS_LIMIT, NULL, "/proc/%d/timens_offsets", process->pid);
+    if (!namespace->offsets)
+        return -1;
+    if (sscanf(namespace->offsets, "monotonic %lld %lld", &seconds, &nanoseconds) != 2)
+        return fail(err, "internal", "%s: the offsets of its time namespace are not understood", process_label(process));
+    namespace->monotonic_offset = seconds * NANOSECONDS + nanoseconds;
+    return 0;
+}
+
 /* ---- visits: this thread is inside for the time of a few questions ---- */
 
 static int visit(const struct world *world, struct namespace *namespace, int there,
@@ -115,6 +147,8 @@ int namespace_contents_read(const struct world *world, struct namespace *namespa
         return namespace->member ? read_maps(world, namespace, namespace->member->pid, err) : read_empty_user(world, namespace, err);
     case NAMESPACE_NET:
         return visit(world, namespace, namespace->local, network_read, err);
+    case NAMESPACE_TIME:
+        return read_offsets(world, namespace, err);
     case NAMESPACE_UTS:
         return visit(world, namespace, namespace->local, ask_names, err);
     default:

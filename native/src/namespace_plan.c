@@ -24,7 +24,8 @@
 #define MAP_LINE 40             /* three numbers of ten digits */
 
 _Static_assert(ARENA_PID_LEVELS == MAX_PID_LEVELS && ARENA_NAMESPACE_KINDS == NAMESPACE_KINDS, "arena.h knows these");
-_Static_assert(NEST_USER == NAMESPACE_USER && NEST_PID == NAMESPACE_PID && NEST_MNT == NAMESPACE_MNT, "arena.h knows these");
+_Static_assert(NEST_USER == NAMESPACE_USER && NEST_PID == NAMESPACE_PID && NEST_MNT == NAMESPACE_MNT
+               && NEST_TIME == NAMESPACE_TIME, "arena.h knows these");
 
 static struct arena_ticket *tickets;
 static uint32_t ticket_count;
@@ -78,6 +79,15 @@ static uint64_t map_text(struct plan *plan, const struct namespace *user, bool g
     return plan_data(plan, text, used + 1);
 }
 
+/* Does a process make it for its children, without living there itself? */
+static bool is_made_by_process(const struct world *world, const struct namespace *namespace)
+{
+    for (int i = 0; i < world->process_count; i++)
+        if (world->processes[i]->children_time == namespace)
+            return true;
+    return false;
+}
+
 static int place_user(struct plan *plan, const struct namespace *user, struct arena_namespace *entry, struct error *err)
 {
     entry->setgroups_denied = user->setgroups_denied;
@@ -104,6 +114,10 @@ int namespace_plan_place(struct plan *plan, struct arena_control *control, struc
             .slot = (uint32_t)aux_slot(plan->world, from->aux),
             .setup = plan->namespace_setup[i].count ? batch_place(&plan->namespace_setup[i]) : 0,
         };
+        if (from->nested && from->kind == NAMESPACE_TIME) {
+            table[i].offsets = plan_string(plan, from->offsets);
+            table[i].by_process = is_made_by_process(plan->world, from);
+        }
         if (from->nested && from->kind == NAMESPACE_USER && place_user(plan, from, &table[i], err) < 0)
             return -1;
     }
@@ -129,7 +143,7 @@ int nest_numbers(struct namespace *where, const struct pid_numbers *numbers, int
 
 uint64_t nest_of_helper(struct plan *plan, struct namespace *where, const struct pid_numbers *numbers)
 {
-    struct arena_nest nest = { .children = -1 };
+    struct arena_nest nest = { .children = -1, .children_time = -1 };
     nest.pid_count = nest_numbers(where, numbers, nest.pids);
     for (int kind = 0; kind < NAMESPACE_KINDS; kind++)
         nest.namespaces[kind] = kind == NAMESPACE_PID ? where->index : -1;
@@ -147,7 +161,8 @@ bool nest_before_parent(const struct process *child)
     for (int kind = NAMESPACE_MNT; kind < NAMESPACE_KINDS; kind++) {
         const struct namespace *theirs = child->namespaces[kind];
         const struct namespace *owner = theirs->owner ? theirs->owner : child->world->namespaces->list[NAMESPACE_USER];
-        if (theirs != parent->namespaces[kind] && !namespace_contains(user, owner))
+        const struct namespace *born = kind == NAMESPACE_TIME && parent->children_time ? parent->children_time : parent->namespaces[kind];
+        if (theirs != born && !namespace_contains(user, owner))
             return true;
     }
     return false;
@@ -221,7 +236,7 @@ static void plan_children(const struct process *process, struct arena_nest *nest
 
 uint64_t nest_of_process(struct plan *plan, const struct process *process, struct error *err)
 {
-    struct arena_nest nest = { .children = -1 };
+    struct arena_nest nest = { .children = -1, .children_time = process->children_time ? process->children_time->index : -1 };
     struct namespace *pid = process->namespaces[NAMESPACE_PID];
     nest.pid_count = nest_numbers(pid, &process->pids, nest.pids);
     for (int kind = 0; kind < NAMESPACE_KINDS; kind++)

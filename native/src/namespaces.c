@@ -15,6 +15,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#ifndef CLONE_NEWTIME
+#define CLONE_NEWTIME 0x00000080
+#endif
 #define MAX_NAMESPACES 4096
 #define LINK_SIZE 64
 #define MAX_GROUPS 65536       /* NGROUPS_MAX */
@@ -22,6 +25,7 @@
 static const struct { const char *name; uint64_t flag; } kinds[NAMESPACE_KINDS] = {
     [NAMESPACE_USER] = { "user", CLONE_NEWUSER }, [NAMESPACE_PID] = { "pid", CLONE_NEWPID }, [NAMESPACE_MNT] = { "mnt", CLONE_NEWNS },
     [NAMESPACE_NET] = { "net", CLONE_NEWNET }, [NAMESPACE_IPC] = { "ipc", CLONE_NEWIPC }, [NAMESPACE_UTS] = { "uts", CLONE_NEWUTS },
+    [NAMESPACE_TIME] = { "time", CLONE_NEWTIME },
 };
 
 uint64_t namespace_flag(enum namespace_kind kind)
@@ -106,7 +110,7 @@ static int add_own(struct world *world, pid_t pid, struct error *err)
     world->namespaces = must_alloc(sizeof *world->namespaces);
     for (int kind = 0; kind < NAMESPACE_KINDS; kind++) {
         uint64_t inode = inode_of_link(pid, kinds[kind].name);
-        if (!inode)
+        if (!inode && kind != NAMESPACE_TIME)           /* not every kernel has those */
             return fail(err, "gone", "the source's first process has ended");
         add(world, kind, inode);
     }
@@ -209,7 +213,7 @@ int namespaces_of_process(struct process *process, struct error *err)
         return -1;
     for (int kind = 0; kind < NAMESPACE_KINDS; kind++) {
         uint64_t inode = inode_of_link(process->pid, kinds[kind].name);
-        if (!inode)
+        if (!inode && kind != NAMESPACE_TIME)
             return fail(err, "gone", "%s has ended", process_label(process));
         struct namespace *namespace = namespace_of(process, kind, kinds[kind].name, inode, err);
         if (!namespace)
@@ -219,6 +223,10 @@ int namespaces_of_process(struct process *process, struct error *err)
         if (!namespace->member)
             namespace->member = process;
     }
+    uint64_t time = inode_of_link(process->pid, "time_for_children");
+    if (time && time != process->namespaces[NAMESPACE_TIME]->inode
+        && !(process->children_time = namespace_of(process, NAMESPACE_TIME, "time_for_children", time, err)))
+        return -1;
     uint64_t children = inode_of_link(process->pid, "pid_for_children");
     if (!children)              /* unshared, but nothing was forked since */
         return 0;
@@ -353,6 +361,21 @@ static int check_depth(const struct world *world, struct error *err)
     return 0;
 }
 
+/*
+ * Only whoever makes a time namespace can live in another than its children, and only while it is alone in its memory. The others join it, which they
+ * can once it is there.
+ */
+static int check_children_time(const struct process *process, struct error *err)
+{
+    const struct process *ancestor = process->parent;
+    while (ancestor && ancestor->namespaces[NAMESPACE_TIME] != process->children_time)
+        ancestor = ancestor->parent;
+    if (ancestor || !process->parent || process->thread_count > 1)
+        return fail(err, "unsupported", "%s has a time namespace for its children alone, and %s, which cannot be forked; start the program without it",
+                    process_label(process), ancestor ? "an ancestor in it" : process->parent ? "several threads" : "is the first process");
+    return 0;
+}
+
 int namespaces_link(struct world *world, struct error *err)
 {
     struct namespaces *all = world->namespaces;
@@ -371,6 +394,8 @@ int namespaces_link(struct world *world, struct error *err)
         if (!process->namespaces[NAMESPACE_PID])
             continue;           /* preflight: it ended meanwhile */
         note_numbers(process);
+        if (process->children_time && check_children_time(process, err) < 0)
+            return -1;
         if (!process->zombie && process->namespaces[NAMESPACE_USER]->nested && read_host_ids(process, err) < 0)
             return -1;
         bool nested = !process->zombie && process->namespaces[NAMESPACE_PID]->nested;

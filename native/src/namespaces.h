@@ -49,6 +49,9 @@ struct namespace {
     int highest_pid;            /* in use, in its own numbering */
     /* net namespaces */
     struct network *network;    /* what lies in it (network.h); NULL = not looked at */
+    /* time namespaces */
+    char *offsets;              /* as /proc/PID/timens_offsets tells and takes them */
+    int64_t monotonic_offset;   /* ns that CLOCK_MONOTONIC is ahead there */
     /* uts namespaces */
     char host_name[65], domain_name[65];
 };

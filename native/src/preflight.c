@@ -113,28 +113,9 @@ static void check_descriptors(struct check *check, struct process *process)
     close_fd(&process->pidfd);
 }
 
-/* Clocks with an offset: a program that sets one is a debugger of time, no desktop. */
-static void check_time_namespace(struct check *check, const struct process *process)
-{
-    static const char *const names[] = { "time", "time_for_children" };
-    struct error err = { 0 };
-    AUTO_FREE char *own = proc_link(&err, "/proc/%d/ns/time", check->world->processes[0]->pid);
-    for (size_t i = 0; own && i < sizeof names / sizeof *names; i++) {
-        AUTO_FREE char *link = proc_link(&err, "/proc/%d/ns/%s", process->pid, names[i]);
-        if (!link || strcmp(link, own) == 0)
-            continue;
-        char message[256];
-        snprintf(message, sizeof message, "%s has a time namespace of its own, which cannot be forked; start the program without it",
-                 process_label(process));
-        blockers_add(&check->findings->blockers, process, -1, message);
-        return;
-    }
-}
-
 static void check_namespaces(struct check *check, struct process *process)
 {
     struct error refused = { 0 };
-    check_time_namespace(check, process);
     if (namespaces_of_process(process, &refused) < 0 || mqueue_preflight(process, &refused) < 0)
         add_refusal(check, process, -1, &refused);
 }

@@ -28,6 +28,9 @@
 /* Where this process is: indices of namespaces, by kind. Children inherit it along with the namespaces themselves. */
 static int32_t current[ARENA_NAMESPACE_KINDS];
 
+/* Of its next children, where that is another one: they are born there. -1 = where it is itself. */
+static int children_time = -1;
+
 static struct arena_namespace *namespace_at(int index)
 {
     return (struct arena_namespace *)control->namespaces + index;
@@ -82,7 +85,12 @@ static long clone3_with(const int32_t *pids, int count, uint64_t flags)
 {
     struct clone_args args = { .flags = flags, .exit_signal = flags & CLONE_PARENT ? 0 : (uint64_t)exit_signal_of_next,
                                .set_tid = count ? (uint64_t)pids : 0, .set_tid_size = (uint64_t)count };
-    return syscall(SYS_clone3, &args, sizeof args);
+    long child = syscall(SYS_clone3, &args, sizeof args);
+    if (child == 0 && children_time >= 0) {
+        current[NEST_TIME] = children_time;
+        children_time = -1;
+    }
+    return child;
 }
 
 /* A child that gets these numbers, innermost first, in `namespace` and those around it. */
@@ -118,7 +126,7 @@ static long clone_numbered(int namespace, const int32_t *pids, int count, uint64
 static const char *link_of(int kind)
 {
     static const char *const links[ARENA_NAMESPACE_KINDS] = {
-        "self/ns/user", "self/ns/pid", "self/ns/mnt", "self/ns/net", "self/ns/ipc", "self/ns/uts",
+        "self/ns/user", "self/ns/pid", "self/ns/mnt", "self/ns/net", "self/ns/ipc", "self/ns/uts", "self/ns/time_for_children",
     };
     return links[kind];
 }
@@ -129,6 +137,8 @@ static void publish(int index)
     struct arena_namespace *namespace = namespace_at(index);
     const char *link = link_of(namespace->kind);
     int fd = openat(host_proc, link, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT && namespace->kind == NEST_TIME)
+        return;                 /* the kernel has none, so nobody joins it */
     if (fd < 0 || dup3(fd, (int)namespace->slot, 0) < 0)
         give_up(NULL, "cannot open %s of the branch", link);
     close(fd);
@@ -167,6 +177,37 @@ static void join_owned(const struct arena_nest *nest)
     }
 }
 
+static void write_file(const char *directory, const char *name, const char *text)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    int fd = openat(host_proc, path, O_WRONLY | O_CLOEXEC);
+    size_t length = strlen(text);
+    if (length && (fd < 0 || write(fd, text, length) != (ssize_t)length))
+        give_up(NULL, "cannot write %s of a namespace", name);
+    close(fd);
+}
+
+/* Nobody must be born there, or join it, before its clocks are set. */
+static void set_clocks(const struct arena_namespace *namespace)
+{
+    prctl(PR_SET_DUMPABLE, 1);          /* as in be_born */
+    write_file("self", "timens_offsets", (const char *)namespace->offsets);
+}
+
+/* A process that lives in another time namespace than its children makes theirs, in the user namespace that owns it. */
+static void make_children_time(const struct arena_nest *nest)
+{
+    int wanted = nest->children_time;
+    if (wanted < 0 || children_time == wanted || namespace_at(wanted)->owner != current[NEST_USER])
+        return;
+    if (syscall(SYS_unshare, namespace_at(wanted)->flag) < 0)
+        give_up(NULL, "cannot make a time namespace for children");
+    set_clocks(namespace_at(wanted));
+    publish(wanted);
+    children_time = wanted;
+}
+
 /* From the user namespace this process is in down to `user`; the capabilities of the present one reach down to it. */
 static void join_user(int user, int node)
 {
@@ -178,6 +219,7 @@ static void join_user(int user, int node)
     join_owned(nest);
     if (nest->directory)
         run_batch(nest->directory);
+    make_children_time(nest);
     set_ids(nest);
     join(user);
     current[NEST_USER] = user;
@@ -211,6 +253,9 @@ void nest_enter(int index)
     for (int kind = NEST_PID + 1; kind < ARENA_NAMESPACE_KINDS; kind++)
         if (nest->namespaces[kind] >= 0 && nest->namespaces[kind] != current[kind])
             give_up(NULL, "cannot get back to %s", link_of(kind));
+    make_children_time(nest);
+    if (children_time != nest->children_time)
+        give_up(NULL, "cannot make a time namespace for children here");
 }
 
 /* ---- forking ---- */
@@ -288,17 +333,6 @@ void nest_finish(int index)
 
 /* ---- making ---- */
 
-static void write_file(const char *directory, const char *name, const char *text)
-{
-    char path[64];
-    snprintf(path, sizeof path, "%s/%s", directory, name);
-    int fd = openat(host_proc, path, O_WRONLY | O_CLOEXEC);
-    size_t length = strlen(text);
-    if (length && (fd < 0 || write(fd, text, length) != (ssize_t)length))
-        give_up(NULL, "cannot write %s of a user namespace", name);
-    close(fd);
-}
-
 /* Run by somebody in the parent, which is where the ids of the maps' other side are known. */
 static void write_maps(const struct arena_namespace *namespace, uint32_t host_pid)
 {
@@ -359,6 +393,8 @@ static void __attribute__((noreturn)) make(int index)
     }
     if (syscall(SYS_unshare, namespace->flag) < 0)
         give_up(NULL, "cannot make %s", link_of(namespace->kind));
+    if (namespace->kind == NEST_TIME)
+        set_clocks(namespace);
     publish(index);
     if (namespace->setup)
         run_batch(namespace->setup);
@@ -372,6 +408,8 @@ static void begin(int index)
         publish(index);
         return;
     }
+    if (namespace_at(index)->by_process)
+        return;
     long child = clone3_with(NULL, 0, CLONE_FILES);
     if (child < 0)
         give_up(NULL, "cannot start a process to make a namespace");

@@ -47,7 +47,7 @@ struct memory_map;              /* memory.h */
 struct namespace;               /* namespaces.h */
 
 enum namespace_kind {
-    NAMESPACE_USER, NAMESPACE_PID, NAMESPACE_MNT, NAMESPACE_NET, NAMESPACE_IPC, NAMESPACE_UTS, NAMESPACE_KINDS
+    NAMESPACE_USER, NAMESPACE_PID, NAMESPACE_MNT, NAMESPACE_NET, NAMESPACE_IPC, NAMESPACE_UTS, NAMESPACE_TIME, NAMESPACE_KINDS
 };
 
 /* A pid in each pid namespace that knows it: at[0] in the workspace's own, the last in the innermost. A group or session may be unknown inside (0). */
@@ -113,6 +113,7 @@ struct process {
     struct namespace *namespaces[NAMESPACE_KINDS];  /* where it lives */
     struct host_ids *host_ids;  /* of a process in a nested user namespace; else NULL */
     struct namespace *children_namespace;   /* pid namespace of its next children; NULL = one that has no process yet */
+    struct namespace *children_time;        /* time namespace of its next children; NULL = its own */
     struct process *parent;     /* NULL for pid 1 */
     int ns_session, ns_group;
     bool zombie;

@@ -16,8 +16,6 @@ _STATES = {
     "discipline": ("the queueing discipline pfifo on the interface lo", "tc qdisc delete dev lo root"),
     "format": ("the binary format .hidden", "remove it"),
     "formats off": ("has its binary formats (binfmt_misc) switched off", "write 1 to its file status"),
-    "time to come": ("a time namespace of its own", "start the program without it"),
-    "time": ("a time namespace of its own", "start the program without it"),
 }
 
 # Of what a kernel can be built without.

@@ -21,6 +21,7 @@
 #endif
 #define INTERVAL_TIMERS 3
 #define PROC_LIMIT (1u << 20)
+#define NANOSECONDS 1000000000ll
 #define MAX_TIMERS 1024
 #define MAX_ID_BY_COUNTING 4096
 
@@ -28,9 +29,13 @@
  * Time goes on while the source is frozen: a timer that was still running when it was asked may have rung before the pending signals were read. Then
  * the signal is among them, and must not come a second time.
  */
-static bool rang_meanwhile(const struct process_state *state, const struct timespec *asked, struct timespec left)
+static bool rang_meanwhile(const struct process *process, const struct timespec *asked, struct timespec left)
 {
-    struct timespec due = timespec_sum(*asked, left), read = state->pending_read;
+    struct timespec due = timespec_sum(*asked, left);
+    /* It was asked by the clock of its time namespace. */
+    int64_t ahead = process->namespaces[NAMESPACE_TIME]->monotonic_offset;
+    struct timespec offset = { ahead / NANOSECONDS - (ahead % NANOSECONDS < 0), (ahead % NANOSECONDS + NANOSECONDS) % NANOSECONDS };
+    struct timespec read = timespec_sum(process->state->pending_read, offset);
     return due.tv_sec < read.tv_sec || (due.tv_sec == read.tv_sec && due.tv_nsec <= read.tv_nsec);
 }
 
@@ -86,7 +91,7 @@ static int interval_emit(struct batch *batch, const struct thread *thread, struc
         if (!timer->it_value.tv_sec && !timer->it_value.tv_usec)
             continue;
         struct timespec left = { timer->it_value.tv_sec, timer->it_value.tv_usec * 1000 };
-        if (i == ITIMER_REAL && rang_meanwhile(state, &state->interval_timers_read, left)
+        if (i == ITIMER_REAL && rang_meanwhile(process, &state->interval_timers_read, left)
             && is_pending(state->pending, state->pending_count, SIGALRM, SI_KERNEL, 0)) {
             left = timespec_sum(left, (struct timespec){ timer->it_interval.tv_sec, timer->it_interval.tv_usec * 1000 });
             if (!timer->it_interval.tv_sec && !timer->it_interval.tv_usec)
@@ -234,7 +239,7 @@ static void emit_arm(struct batch *batch, const struct process *process, const s
 {
     const struct process_state *state = process->state;
     struct itimerspec spec = timer->spec;
-    if (timer->clock >= 0 && rang_meanwhile(state, &state->timers_read[0], spec.it_value) && signal_is_pending(process, timer)) {
+    if (timer->clock >= 0 && rang_meanwhile(process, &state->timers_read[0], spec.it_value) && signal_is_pending(process, timer)) {
         spec.it_value = timespec_sum(spec.it_value, spec.it_interval);
         if (!spec.it_interval.tv_sec && !spec.it_interval.tv_nsec)
             return;

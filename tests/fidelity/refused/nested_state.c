@@ -148,31 +148,11 @@ static int switch_formats_off(void)
     return error;
 }
 
-/* The clocks of the children are ahead; nobody need live there yet. */
-static int make_time(void)
-{
-    write_text("/proc/self/timens_offsets", "monotonic 1000 0\n");
-    return 0;
-}
-
-static pid_t child;
-
-static int live_in_time(void)
-{
-    make_time();
-    child = fidelity_fork();
-    if (child == 0)
-        for (;;)
-            pause();
-    return 0;
-}
-
 int main(int argc, char **argv)
 {
     static const struct { const char *name; int namespaces; int (*make)(void); } states[] = {
         { "owned table", CLONE_NEWNET, make_owned_table }, { "old table", CLONE_NEWNET, ask_for_old_table }, { "discipline", CLONE_NEWNET, make_discipline },
         { "format", CLONE_NEWNS, register_format }, { "formats off", CLONE_NEWNS, switch_formats_off },
-        { "time to come", CLONE_NEWTIME, make_time }, { "time", CLONE_NEWTIME, live_in_time },
     };
     mkdir(FIDELITY_DIRECTORY, 0777);
     for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
@@ -187,7 +167,5 @@ int main(int argc, char **argv)
     fidelity_ready();
     for (int i = 0; i < 600 && !fidelity_may_go(); i++)
         fidelity_sleep_ms(FIDELITY_POLL_MS);
-    if (child)
-        kill(child, SIGKILL);
     return 0;
 }
