@@ -1,5 +1,6 @@
 #include "process_batch.h"
 #include "files.h"
+#include "kinds/kinds.h"
 #include "locks.h"
 #include "memory_batch.h"
 #include "namespace_plan.h"
@@ -258,6 +259,7 @@ uint64_t process_batch(struct compiled *compiled, struct process *process, struc
     emit_own(&context);
     if (process->thread_count > 1)
         EMIT(&context.batch, label, OP_WAIT, context.threads_ready, (uint64_t)(process->thread_count - 1));
+    pidfd_emit_of_threads(&context.batch, process, label);
     if (process->leader_ended)
         return end_leader(&context, err);
     /* The leader's parts come after the other threads': a change of credentials makes the memory undumpable for all. */

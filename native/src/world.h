@@ -122,6 +122,7 @@ struct process {
     char zombie_name[16];
     struct process *files_group;    /* who comes first of those that share its descriptor table; NULL = nobody does (sharing.c) */
     bool shares_fs;             /* root, working directory and umask are its parent's, too */
+    bool threads_awaited;       /* somebody opens pidfds of its threads in a branch (kinds/pidfd.c) */
     int exit_signal;            /* what its parent gets when it ends: SIGCHLD, mostly */
     struct thread *threads;     /* [0] is the leader */
     int thread_count;

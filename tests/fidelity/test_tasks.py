@@ -37,7 +37,7 @@ _MESSAGES = {
     "memory": "(task_states) shares its memory with pid",
     "vdso": "(task_states) has made its vdso not executable",
     "traced": "(task_states) is traced by another process",
-    "thread_pidfd": "refers to a single thread of a process, which cannot be forked yet; close it",
+    "thread_pidfd": "watches a single thread by its pidfd (number 4), which cannot be forked; take it out of the set",
     "thread_place": "(task_states) has a thread with a working directory of its own (unshare with CLONE_FS) that was removed",
     "thread_places": "(task_states) has two threads that share a working directory of their own (unshare with CLONE_FS), which cannot be forked; end one of them",
 }

@@ -4,6 +4,7 @@
  * more even if it is edge-triggered and was reported in the source before: a lost wake-up would be worse than a spare one.
  */
 #include "../descriptors.h"
+#include "kinds.h"
 #include "../plan.h"
 #include "../proc.h"
 
@@ -130,6 +131,9 @@ static int link_entries(const struct world *world, const struct description *epo
         if (!entry->target)
             return fail(err, "unsupported", "%s watches a file under number %d that no process has open any more; it cannot be watched again "
                         "in a branch", description_label(epoll), entry->number);
+        if (pidfd_is_of_thread(entry->target))
+            return fail(err, "unsupported", "%s watches a single thread by its pidfd (number %d), which cannot be forked; take it out of the set",
+                        description_label(epoll), entry->number);
     }
     return 0;
 }

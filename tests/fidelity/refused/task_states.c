@@ -202,7 +202,8 @@ int main(int argc, char **argv)
         CHECK(pthread_create(&thread, NULL, stay_as_thread, (void *)&tid) == 0, "no thread");
         while (!tid)
             fidelity_sleep_ms(1);
-        MUST((int)syscall(SYS_pidfd_open, tid, O_EXCL));
+        int set = MUST(epoll_create1(0)), pidfd = MUST((int)syscall(SYS_pidfd_open, tid, O_EXCL));
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, pidfd, &(struct epoll_event){ .events = EPOLLIN }));
         fidelity_ready();
     } else if (strcmp(mode, "thread_place") == 0 || strcmp(mode, "thread_places") == 0) {
         pthread_t thread;
