@@ -37,6 +37,7 @@ from portal.inside import Inside
 from portal.leases import Leases
 from portal.lifetimes import Lifetimes
 from portal.live import Live
+from portal.mcp.http import Mcp
 from portal.metrics import Metrics
 from portal.node import Node, Patience
 from portal.owners import Owners
@@ -100,6 +101,7 @@ class Control:
         self._inside = Inside(self.node)
         self._actions = Actions(self.node, self._router, Rates())
         self.leases.changed = self._actions.release
+        self._mcp = Mcp(self.identity, places.control_socket)
         self._terminals = Terminals(self._inside, self.access.endings, self.identity, self._router)
         self._commands = Commands(self._inside, self.access.endings, self.identity, self._router)
         self._channels = Channels(self._actions, self.node, self.feed, self.leases, self.access.endings, self.identity, self._router)
@@ -129,7 +131,7 @@ class Control:
         operations.describe(routes)
         for part in (logins, by_provider, shares, operations):
             app.add_routes(part.open_routes())
-        app.add_routes([*pages.routes(), *self._live.routes(), *self._terminals.routes(), *self._commands.routes(), *self._channels.routes(), *files.form_routes()])
+        app.add_routes([*pages.routes(), *self._live.routes(), *self._mcp.routes(), *self._terminals.routes(), *self._commands.routes(), *self._channels.routes(), *files.form_routes()])
         app.add_routes(self._router.bind(routes))
         app.on_response_prepare.append(security.add_headers)
         app.on_response_prepare.append(logs.add_id)
@@ -141,7 +143,7 @@ class Control:
         return account is not None and account.role is Role.ADMIN
 
     async def _close_pages(self, _: web.Application) -> None:
-        await asyncio.gather(self._live.close(), self._terminals.close(), self._commands.close(), self._channels.close())
+        await asyncio.gather(self._live.close(), self._mcp.close(), self._terminals.close(), self._commands.close(), self._channels.close())
 
     async def open(self) -> None:
         """Raises sqlite3.Error or OSError when the database cannot be used."""

@@ -98,11 +98,21 @@ def _run(arguments: argparse.Namespace) -> int:
             from engine.cli import accounts
 
             status = accounts.dispatch(config, arguments)
+        case "mcp":
+            status = _become_mcp(arguments)
         case _:
             import asyncio
 
             status = asyncio.run(_with_asyncio(config, arguments))
     return status
+
+
+def _become_mcp(arguments: argparse.Namespace) -> int:
+    """The portal's program takes the place of this one: it serves the client that started us, on our stdin and stdout."""
+    options = {"--url": arguments.url, "--token-file": arguments.token_file, "--ca": arguments.ca}
+    words = [word for option, value in options.items() if value is not None for word in (option, value)]
+    # Started by a client wherever that is: nothing of that directory may be taken for a part of the program (-P).
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "portal.mcp", *words])
 
 
 def _config() -> Config:

@@ -1,0 +1,7 @@
+"""`python -m portal.mcp`, which `tclone mcp` becomes."""
+
+import sys
+
+from portal.mcp.stdio import main
+
+sys.exit(main())
