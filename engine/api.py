@@ -119,6 +119,7 @@ class Api:
                 web.get(one + "/screenshot", self._screens.screenshot),
                 web.get(one + "/idle", self._screens.idle),
                 web.get("/v1/events", self._events),
+                web.get("/v1/events/kept", self._kept_events),
                 web.get("/v1/images", self._images.list),
                 web.post("/v1/images/import", self._images.import_),
                 web.post("/v1/images/{name}/build", self._images.build),
@@ -304,6 +305,10 @@ class Api:
             sender.cancel()
             await asyncio.gather(reader, sender, return_exceptions=True)
         return channel
+
+    async def _kept_events(self, _: web.Request) -> web.Response:
+        events = self._manager.events
+        return web.json_response({"seq": events.sequence, "events": events.kept()})
 
     @contextlib.contextmanager
     def _known(self, channel: web.WebSocketResponse):

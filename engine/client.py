@@ -332,6 +332,10 @@ class EngineClient:
             await asyncio.sleep(retry)
             retry = min(retry * 2, _LONGEST_RETRY)
 
+    async def kept_events(self) -> dict[str, Any]:
+        """{"seq", "events"}: what the engine remembers, the oldest first, and the number from which `events` goes on."""
+        return await self._json("GET", "/v1/events/kept")
+
     # Images
 
     async def images(self) -> list[Image]:

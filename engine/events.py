@@ -54,6 +54,10 @@ class Events:
         for watcher in self._watchers:
             watcher.offer(event)
 
+    def kept(self) -> list[dict[str, Any]]:
+        """What is remembered, the oldest first."""
+        return list(self._kept)
+
     def watch(self, since: int | None) -> Watcher:
         """A watcher that gets first the snapshot or, when `since` is still known, everything after it."""
         watcher = Watcher()

@@ -22,6 +22,24 @@ _CHUNK = 64 << 10
 _SHELL = ["/bin/sh", "-c", 'command -v bash >/dev/null 2>&1 && exec bash -l || exec "${SHELL:-/bin/sh}" -l']
 
 
+# Its arguments are the session, empty for the one used last, and further options. A server without sessions, or none, gets one.
+_ATTACH = """command -v tmux >/dev/null 2>&1 || { echo "tclone: no tmux in this workspace; \\`tclone shell\\` opens a shell" >&2; exit 127; }
+session=$1; shift
+if [ -z "$session" ] && tmux has-session 2>/dev/null; then exec tmux attach-session "$@"; fi
+tmux has-session -t "=${session:-main}" 2>/dev/null || tmux new-session -d -s "${session:-main}" || exit
+exec tmux attach-session -t "=${session:-main}" "$@\""""
+
+
+async def attach(client: EngineClient, arguments: argparse.Namespace) -> int:
+    """Join the multiplexer of a workspace's user until it is left (Ctrl-B D)."""
+    if not sys.stdin.isatty():
+        raise BadRequest("attach: stdin is not a terminal; `tclone exec WS -- tmux list-sessions` says what runs there")
+    argv = ["/bin/sh", "-c", "cd; " + _ATTACH, "attach", arguments.session or "", *(["-r"] if arguments.read_only else [])]
+    # tmux draws nothing but ASCII without it, and some images have no other UTF-8 locale.
+    options: dict[str, Any] = {"env": {"LANG": "C.UTF-8"}, "user": arguments.user}
+    return await _join(client, arguments.workspace, argv, options, True, True)
+
+
 async def exec_command(client: EngineClient, arguments: argparse.Namespace) -> int:
     """Run a command and return its exit status."""
     if arguments.tty and not sys.stdin.isatty():

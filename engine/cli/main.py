@@ -94,6 +94,11 @@ def _run(arguments: argparse.Namespace) -> int:
             from engine.cli import backup
 
             status = backup.load(config, arguments.file)
+        case "completion" if arguments.shell is not None:
+            from engine.cli import completion
+
+            print(completion.script(arguments.shell, parser.build()), end="")
+            status = 0
         case "user" | "token":
             from engine.cli import accounts
 
@@ -146,9 +151,16 @@ async def _with_asyncio(config: Config, arguments: argparse.Namespace) -> int:
 
 def _engine_commands() -> dict[str, Handler]:
     """What speaks to the engine, by the command's name."""
-    from engine.cli import execute, images, workspaces
+    from engine.cli import completion, desktop, events, execute, images, workspaces
 
     return {
+        "attach": execute.attach,
+        "events": events.events,
+        "screenshot": desktop.screenshot,
+        "click": desktop.click,
+        "type": desktop.type,
+        "key": desktop.key,
+        "completion": completion.names,
         "run": workspaces.run,
         "fork": workspaces.fork,
         "ls": workspaces.ls,

@@ -6,7 +6,11 @@ import argparse
 from pathlib import Path
 
 from engine import __version__
-from engine.cli import values
+from engine.cli import parser_desktop, values
+from engine.cli.grammar import Help as _Help
+from engine.cli.grammar import command as _command
+from engine.cli.grammar import json_option as _json
+from engine.cli.grammar import workspace as _workspace
 
 _EPILOG = """\
 examples:
@@ -24,28 +28,6 @@ TCLONE_PORTAL_PORT; docs/reference/cli.md has everything.
 """
 
 
-class _Help(argparse.RawDescriptionHelpFormatter):
-    """Keeps the layout of examples, and gives options room for their names."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=30)
-
-
-def _command(group: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, summary: str, *examples: str) -> argparse.ArgumentParser:
-    shown = "examples:\n" + "\n".join(f"  {example}" for example in examples) if examples else None
-    return group.add_parser(
-        name, help=summary, description=summary[0].upper() + summary[1:] + ".", epilog=shown, formatter_class=_Help, allow_abbrev=False
-    )
-
-
-def _json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _workspace(parser: argparse.ArgumentParser, metavar: str = "WS") -> None:
-    parser.add_argument("workspace", type=values.reference, metavar=metavar, help="id or name of a workspace")
-
-
 def build() -> argparse.ArgumentParser:
     """The whole parser. `arguments.command` and, for images, `arguments.action` say what to run."""
     parser = argparse.ArgumentParser(
@@ -60,6 +42,7 @@ def build() -> argparse.ArgumentParser:
     _service_commands(commands)
     _workspace_commands(commands)
     _inside_commands(commands)
+    parser_desktop.add(commands)
     _image_commands(commands)
     _account_commands(commands)
     return parser

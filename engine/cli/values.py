@@ -84,6 +84,35 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def natural(text: str) -> int:
+    """A whole number from 0 on."""
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 0 on")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """Seconds, also parts of one."""
+    if re.fullmatch(r"\d{1,6}(\.\d{1,6})?", text) is None:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds")
+    return float(text)
+
+
+def region(text: str) -> tuple[int, ...]:
+    """`L,T,R,B`: a part of a screen."""
+    parts = text.split(",")
+    if len(parts) != 4:
+        raise argparse.ArgumentTypeError(f"'{text}' is not left,top,right,bottom")
+    return tuple(natural(part) for part in parts)
+
+
+def session(text: str) -> str:
+    """The name of a session of tmux, which has a meaning of its own for dots and colons."""
+    if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", text) is None:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a name; use letters, digits, _ and hyphens")
+    return text
+
+
 def show_size(count: int | None) -> str:
     """`1.4 GiB`; `-` for unknown."""
     if count is None:

@@ -19,6 +19,7 @@ class FakeEngine:
         self.requests: list[tuple[str, str, Any]] = []
         self.errors: dict[str, tuple[int, str, str]] = {}
         self.failed_branch: int | None = None
+        self.kept: list[dict[str, Any]] = []
         self.image_steps: list[dict[str, Any]] = []
         self._next = 0
         self._watchers: set[web.WebSocketResponse] = set()
@@ -42,6 +43,9 @@ class FakeEngine:
                 web.get(one + "/logs", self._logs),
                 web.get(one + "/stats", self._stats),
                 web.get("/v1/events", self._events),
+                web.get("/v1/events/kept", self._kept),
+                web.get(one + "/screenshot", self._screenshot),
+                web.post(one + "/actions", self._act),
                 web.get("/v1/images", self._images),
                 web.post("/v1/images/import", self._image_steps),
                 web.post("/v1/images/{name}/build", self._image_steps),
@@ -227,6 +231,24 @@ class FakeEngine:
         finally:
             self._watchers.discard(socket)
         return socket
+
+    async def _kept(self, _: web.Request) -> web.Response:
+        return web.json_response({"seq": 0, "events": self.kept})
+
+    async def _screenshot(self, request: web.Request) -> web.Response:
+        self._find(request)
+        headers = {"ETag": '"1"', "Screen-Size": "1280x800", "Picture-Size": "1280x800"}
+        return web.Response(body=b"\x89PNG picture", content_type="image/png", headers=headers)
+
+    async def _act(self, request: web.Request) -> web.Response:
+        """`type` of the text `fail` does not succeed."""
+        self._find(request)
+        results = []
+        for action in (await request.json())["actions"]:
+            fails = action.get("text") == "fail"
+            more = {"error": {"code": "conflict", "message": "a person took control"}} if fails else {}
+            results.append({"action": action["action"], "ok": not fails, **more})
+        return web.json_response({"results": results, "screen": [1280, 800], "cursor": [0, 0]})
 
     async def _tell(self, event: dict[str, Any]) -> None:
         # The watcher of a command that has just started may still be connecting.
