@@ -111,6 +111,8 @@ class Api:
                 web.get(one, self._get),
                 web.delete(one, self._remove),
                 web.post(one + "/fork", self._fork),
+                web.post(one + "/pause", self._pause),
+                web.post(one + "/resume", self._pause),
                 web.get(one + "/exec", self._exec),
                 web.get(one + "/logs", self._logs),
                 web.get(one + "/doctor", self._examine),
@@ -198,6 +200,10 @@ class Api:
         body["ref"] = ref
         answer = await self._once(body, "fork", lambda: self._forker.fork(ref, options))
         return web.json_response(answer, status=201)
+
+    async def _pause(self, request: web.Request) -> web.Response:
+        work = self._manager.pause(request.match_info["ref"], still=request.path.endswith("/pause"))
+        return web.json_response((await asyncio.shield(self._manager.background(work))).public())
 
     async def _once(self, body: dict[str, Any], operation: str, work: Callable[[], Awaitable[Any]], begun: Any = None) -> Any:
         """Carry an operation out once for each request id: a repetition gets the first one's answer, even after a restart.

@@ -159,6 +159,16 @@ class Cgroups:
             return True
         return _read(group / "freezer.state").strip() in ("FREEZING", "FROZEN")
 
+    def freeze(self, workspace: str, still: bool) -> None:
+        """Let the processes of a workspace stand still, or go on, by the group above what it can reach. Raises OSError."""
+        group, top = self._controller("freezer", workspace), self._beside_root()
+        if self.v2:
+            (group / "cgroup.freeze").write_text("1" if still else "0")
+        elif (group / "freezer.state").exists() or top is None:
+            (group / "freezer.state").write_text("FROZEN" if still else "THAWED")
+        else:
+            (top / self.parent / workspace / "cgroup.freeze").write_text("1" if still else "0")
+
     def memory_bytes(self, workspace: str) -> int:
         name = "memory.current" if self.v2 else "memory.usage_in_bytes"
         return int(_read(self._controller("memory", workspace) / name) or 0)

@@ -172,6 +172,14 @@ class EngineClient:
         body.update({key: value for key, value in optional.items() if value is not None})
         return await self._json("POST", _path(ref, "/fork"), body)
 
+    async def pause(self, ref: str) -> Workspace:
+        """Let its programs stand still, their memory kept."""
+        return await self._json("POST", _path(ref, "/pause"))
+
+    async def resume(self, ref: str) -> Workspace:
+        """Let them go on."""
+        return await self._json("POST", _path(ref, "/resume"))
+
     async def examine(self, ref: str) -> dict[str, Any]:
         """What keeps a running workspace from being forked, and what its branches will not have: {"ok", "blockers", "warnings", …}."""
         return await self._json("GET", _path(ref, "/doctor"))

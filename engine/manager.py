@@ -281,6 +281,27 @@ class Manager:
         if workspace.state in (State.FAILED, State.STOPPED):
             raise Internal(f"{workspace.id} did not become ready: {workspace.error or workspace.state.value}")
 
+    # Standing still
+
+    async def pause(self, ref: str, still: bool) -> Workspace:
+        """Let the programs of a workspace stand still in memory (`still`), or go on. Once paused, again does nothing. Raises Conflict, Internal."""
+        workspace = self.find(ref)
+        lock = self.lock(workspace.id)
+        if lock.locked():
+            raise Conflict(f"another operation on {workspace.id} is under way; try again")
+        async with lock:
+            if workspace.paused == still:
+                return workspace
+            if still:
+                workspace.require_ready("pause")
+            try:
+                await in_thread(lambda: self.cgroups.freeze(workspace.id, still))
+            except OSError as error:
+                raise Internal(f"cannot {'pause' if still else 'resume'} {workspace.id}: {error}") from error
+            workspace.paused = still
+            await self.changed(workspace)
+        return workspace
+
     # The end of pid 1
 
     def watch(self, workspace: Workspace) -> None:
@@ -386,6 +407,9 @@ class Manager:
                 log.exception("removing %s of %s", what, workspace)
                 failures.append(f"{what}: {error}")
 
+        # What stands still cannot be killed; most have no such group any more, or never stood still.
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(self.cgroups.freeze, workspace, False)
         await attempt("container", self.runtime.delete(workspace))
         await attempt("commands", self.executor.kill_all(workspace))
         await attempt("network", self.network.destroy(workspace))

@@ -219,6 +219,7 @@ class Executor:
         """Start a command. Raises Conflict when the workspace does not run, BadRequest for an unknown user."""
         if not workspace.pid or not workspace.alive:
             raise Conflict(f"{workspace.id} is not running; it is {workspace.state.value}")
+        workspace.require_awake("run a command in")
         account = await asyncio.to_thread(find_account, workspace, command.user)
         session = Session(workspace.id, self._scratch / uuid.uuid4().hex)
         # A workspace that an older engine launched has its init, too.

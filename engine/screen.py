@@ -76,6 +76,7 @@ class Screens:
         """
         if not workspace.desktop:
             raise Conflict(f"{workspace.id} has no desktop: its image {workspace.image} is headless")
+        workspace.require_awake("look at")
         oldest = time.monotonic() - max_age
         lock = self._locks.setdefault(workspace.id, asyncio.Lock())
         async with lock:
@@ -117,7 +118,7 @@ class Screens:
     @contextlib.asynccontextmanager
     async def _watched(self, workspace: Workspace) -> AsyncIterator[Callable[[float], Awaitable[bool]]]:
         """A function that waits until something is drawn, at most so many seconds: whether it was."""
-        if not workspace.desktop or workspace.state is not State.READY:
+        if not workspace.desktop or workspace.state is not State.READY or workspace.paused:
             yield _never  # `picture` says what is wrong
             return
         root = self._root(workspace)
@@ -156,6 +157,7 @@ class Screens:
         """Seconds since mouse or keyboard of its desktop were used; None for a workspace without one. Raises Conflict, Unavailable."""
         if not workspace.desktop:
             return None
+        workspace.require_awake("ask")
         if workspace.state is not State.READY:
             raise Conflict(f"{workspace.id} cannot be asked now: it is {workspace.state.value}; try again when it is ready")
         return await self._asked(workspace, x11.idle)

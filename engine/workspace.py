@@ -58,7 +58,7 @@ def now() -> str:
 
 @dataclass
 class Workspace:
-    """One workspace. The fields up to `error` are public (docs/reference/engine-api.md); the rest stays in the engine."""
+    """One workspace. The fields up to `paused` are public (docs/reference/engine-api.md); the rest stays in the engine."""
 
     id: str
     name: str
@@ -77,6 +77,7 @@ class Workspace:
     created: str = field(default_factory=now)
     memory_limit: int = DEFAULT_MEMORY
     error: str | None = None
+    paused: bool = False  # its programs stand still; the state is what it was
 
     pids_limit: int = DEFAULT_PIDS
     disk_limit: int | None = None  # bytes that it may write into its layer
@@ -136,8 +137,14 @@ class Workspace:
         """Whether its pid 1 should be running."""
         return self.state in (State.STARTING, State.READY, State.FORKING)
 
+    def require_awake(self, verb: str) -> None:
+        """Raise Conflict while it is paused: nothing in it would answer."""
+        if self.paused:
+            raise Conflict(f"cannot {verb} {self.id}: it is paused; `tclone resume {self.id}` lets it go on")
+
     def require_ready(self, verb: str) -> None:
         """Raise Conflict unless the workspace is ready for `verb`."""
+        self.require_awake(verb)
         if self.state is State.READY:
             return
         if self.state is State.FORKING:

@@ -14,6 +14,8 @@ from portal.api import control as api_control
 from portal.api.account import Account
 from portal.api.actions import Actions
 from portal.api.administration import Administration
+from portal.api.events import Events
+from portal.api.executions import Executions
 from portal.api.files import Files
 from portal.api.images import Images
 from portal.api.logins import Logins
@@ -31,6 +33,7 @@ from portal.channels import Channels
 from portal.commands import Commands
 from portal.database import Database
 from portal.feed import Feed
+from portal.forks import Forks
 from portal.housekeeping import Housekeeping
 from portal.identity import Identity
 from portal.inside import Inside
@@ -40,6 +43,7 @@ from portal.live import Live
 from portal.mcp.http import Mcp
 from portal.metrics import Metrics
 from portal.node import Node, Patience
+from portal.once import Once
 from portal.owners import Owners
 from portal.pages import Pages
 from portal.passwords import Passwords
@@ -97,10 +101,15 @@ class Control:
         self.quotas = Quotas(self.feed, self.owners, self.settings, self.access.users)
         self._housekeeping = Housekeeping(self.feed, [self.owners, self.access.shares, self.leases, self.lifetimes])
         self._live = Live(self.feed, self.sessions, self.identity, self.owners, self.leases, presence)
-        self._router = Router(self.identity, self.owners, self.leases, self.lifetimes)
+        self._once = Once(self.database)
+        self.forks = Forks(self.node, self.feed, self.owners, self.quotas, self.lifetimes)
+        self._router = Router(self.identity, self.owners, self.leases, self.lifetimes, self._once)
         self._inside = Inside(self.node)
-        self._actions = Actions(self.node, self._router, Rates())
-        self.leases.changed = self._actions.release
+        rates = Rates()
+        self._actions = Actions(self.node, self._router, rates)
+        self.leases.changed, self.leases.ending = self._actions.release, self._actions.ending
+        self._executions = Executions(self._inside, self.access.endings, rates)
+        self._events = Events(self.feed, self.owners, self.access.endings)
         self._mcp = Mcp(self.identity, places.control_socket)
         self._terminals = Terminals(self._inside, self.access.endings, self.identity, self._router)
         self._commands = Commands(self._inside, self.access.endings, self.identity, self._router)
@@ -119,12 +128,12 @@ class Control:
         by_provider = Oidc(self._provider, self.access, logins)
         shares = Shares(self.access, self.node, self.tickets, self.viewers)
         files = Files(self._inside, self.identity, self._router)
-        workspaces = Workspaces(self.node, self.feed, self.owners, self.tickets, self.quotas)
+        workspaces = self._workspaces = Workspaces(self.node, self.feed, self.owners, self.tickets, self.quotas, self.forks, self.lifetimes)
         places = self._places
         administration = Administration(self.settings, self.quotas, self.feed, self.owners, self.viewers, places.run, places.audit)
         control = api_control.Control(self.leases, self.lifetimes)
         operations = Operations(self.database, self.feed, self._metrics)
-        inside = [Ports(self._inside), files, Screens(self.node), self._actions, Models(self._actions, self.node)]
+        inside = [Ports(self._inside), files, Screens(self.node), self._actions, Models(self._actions, self.node), self._executions, self._events]
         parts = [logins, workspaces, control, Images(self.builds), administration, operations, *inside]
         parts += [Account(self.access, passwords, self.tickets), Users(self.access, passwords, self.quotas), Tokens(self.access), shares]
         routes = [route for part in parts for route in part.routes()]
@@ -143,7 +152,8 @@ class Control:
         return account is not None and account.role is Role.ADMIN
 
     async def _close_pages(self, _: web.Application) -> None:
-        await asyncio.gather(self._live.close(), self._mcp.close(), self._terminals.close(), self._commands.close(), self._channels.close())
+        closing = (self._live, self._mcp, self._terminals, self._commands, self._channels, self._events)
+        await asyncio.gather(*(part.close() for part in closing))
 
     async def open(self) -> None:
         """Raises sqlite3.Error or OSError when the database cannot be used."""
@@ -163,6 +173,8 @@ class Control:
         self._metrics.start()
 
     async def close(self) -> None:
+        await self._workspaces.close()
+        await self._once.close()
         await self.builds.close()
         await self._metrics.close()
         await self._housekeeping.close()

@@ -6,16 +6,21 @@ The lines go to the log and, once `Trail.open` was called, to a file that is onl
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
 import queue
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from engine.errors import EngineError
 from portal.audit_log import EVERYTHING, Entry, Wanted, newest
+from portal.errors import PortalError
+from portal.principal import Principal
 
 _log = logging.getLogger("portal.audit")
 _LONGEST = 300
@@ -32,6 +37,24 @@ def record(event: str, **details: Any) -> None:
     _log.info("%s", text, extra={"fields": {"message": event, **{key: value for key, value in line.items() if key != "time"}}})
     if _trail is not None:
         _trail.append(text)
+
+
+@contextlib.contextmanager
+def outcome(event: str, principal: Principal, workspace: str | None, **details: Any) -> Iterator[dict[str, Any]]:
+    """Write an event when the block ends: by whom, with which token, and whether it went well (`ok`, or the refusal's code).
+
+    What is put into the dictionary it gives is written, too. Refusals go on to whoever asked.
+    """
+    more: dict[str, Any] = {"workspace": workspace, **details}
+    told = "failed"
+    try:
+        yield more
+        told = "ok"
+    except (PortalError, EngineError) as error:
+        told = error.code
+        raise
+    finally:
+        record(event, user=principal.user, token=principal.token, **more, outcome=told)
 
 
 class Trail:

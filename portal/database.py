@@ -51,6 +51,11 @@ CREATE TABLE share_desks (
 ALTER TABLE accounts ADD COLUMN most_workspaces INTEGER;
 ALTER TABLE accounts ADD COLUMN most_memory INTEGER;
 """,
+    """
+CREATE TABLE answers (
+    name TEXT PRIMARY KEY, digest TEXT NOT NULL, status INTEGER NOT NULL, kind TEXT NOT NULL, body BLOB NOT NULL, at REAL NOT NULL);
+CREATE TABLE sandboxes (workspace TEXT PRIMARY KEY, metadata TEXT NOT NULL);
+""",
 )
 
 

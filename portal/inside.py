@@ -88,6 +88,10 @@ class Inside:
             async with self._node.client.exec(identity, argv, **options) as session:
                 yield session
 
+    async def run(self, identity: str, argv: list[str], *, stdin: bytes = b"", **options: Any) -> tuple[int, bytes, bytes]:
+        """Run a short command to its end: (status, stdout, stderr)."""
+        return await self._node.bounded(self._node.client.run(identity, argv, stdin=stdin, **options), work=True)
+
 
 def read_headers(answer: aiohttp.ClientResponse) -> dict[str, str]:
     return {name: answer.headers[name] for name in _READ_HEADERS if name in answer.headers}

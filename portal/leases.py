@@ -54,8 +54,9 @@ class Leases:
     """All holds, kept in the database so that a restart of the portal gives no desktop away."""
 
     def __init__(self, database: Database, feed: Feed, sessions: Sessions, presence: Presence, clock: Callable[[], float] = time.time) -> None:
-        # Called when control of a workspace changes hands: whoever had it holds no key any more.
+        # Called when a person takes control of a workspace, and before it is anybody's again: whoever had it holds no key any more.
         self.changed: Callable[[str], Awaitable[None]] = _nothing
+        self.ending: Callable[[str], Awaitable[None]] = _nothing
         self._database = database
         self._feed = feed
         self._sessions = sessions
@@ -155,13 +156,15 @@ class Leases:
     async def _end(self, lease: Lease, why: str) -> None:
         if self._leases.get(lease.workspace) != lease:
             return
+        await self.ending(lease.workspace)
+        if self._leases.get(lease.workspace) != lease:
+            return
         del self._leases[lease.workspace]
         self._feed.state("lease", lease.workspace, None)
         audit.record("control-ended", user=lease.holder, workspace=lease.workspace, epoch=lease.epoch, why=why)
         # The row stays, without a holder: the next hold has another epoch, also after a restart.
         query = "UPDATE leases SET holder = NULL, session = NULL WHERE workspace = ?"
         await self._database.run(lambda db: db.execute(query, (lease.workspace,)))
-        await self.changed(lease.workspace)
 
     async def _sweep(self) -> None:
         while True:

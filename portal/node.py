@@ -58,16 +58,23 @@ class Node:
         """Returns when the engine answers."""
         await self._bounded(self._client.health(), self._patience.read)
 
-    async def launch(self, image: str, name: str | None, ports: list[int], memory: int | None, network: str = "open", disk: int | None = None) -> dict[str, Any]:
-        """Begin a launch; the answer is the workspace in state `starting`. `memory` and `disk` are in bytes, `network` what it may reach: `open` or `none`."""
+    async def launch(
+        self, image: str, name: str | None, ports: list[int], memory: int | None, network: str = "open", disk: int | None = None,
+        env: dict[str, str] | None = None, request_id: str | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Begin a launch; the answer is the workspace in state `starting`.
+
+        `memory` and `disk` are in bytes, `network` what it may reach: `open` or `none`, `env` for its programs.
+        """
         wanted: list[dict[str, int | None]] = [{"container": port, "host": None} for port in ports]
-        call = self._client.launch(image, name=name, ports=wanted, memory=memory, network=network, disk=disk)
+        call = self._client.launch(image, name=name, ports=wanted, memory=memory, network=network, disk=disk, env=env or None, request_id=request_id)
         return checked_workspace(await self._bounded(call, self._patience.work))
 
     async def fork(
-        self, identity: str, copies: int, name: str | None, tcp_close: bool, network: str | None = None, labels: list[str] | None = None
-    ) -> dict[str, Any]:
-        call = self._client.fork(identity, copies=copies, name=name, tcp_close=tcp_close, network=network, labels=labels)
+        self, identity: str, copies: int, name: str | None, tcp_close: bool, network: str | None = None, labels: list[str] | None = None,
+        request_id: str | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        call = self._client.fork(identity, copies=copies, name=name, tcp_close=tcp_close, network=network, labels=labels, request_id=request_id)
         return checked_fork(await self._bounded(call, self._patience.work))
 
     async def screenshot(self, identity: str, tag: str | None = None, **options: Any) -> Screenshot | None:
@@ -87,6 +94,14 @@ class Node:
     async def windows(self, identity: str) -> list[dict[str, Any]]:
         """The windows of its desktop."""
         return [item for item in _list(await self._bounded(self._client.windows(identity), self._patience.read)) if isinstance(item, dict)]
+
+    async def pause(self, identity: str) -> dict[str, Any]:
+        """Let its programs stand still; the workspace."""
+        return checked_workspace(await self._bounded(self._client.pause(identity), self._patience.read))
+
+    async def resume(self, identity: str) -> dict[str, Any]:
+        """Let them go on; the workspace."""
+        return checked_workspace(await self._bounded(self._client.resume(identity), self._patience.read))
 
     async def remove(self, identity: str) -> None:
         await self._bounded(self._client.remove(identity), self._patience.work)
@@ -171,6 +186,8 @@ def opens(workspace: dict[str, Any]) -> None:
         raise Conflicting(f"{identity} has no desktop: its image {workspace['image']} is headless")
     if workspace["state"] not in ("ready", "forking"):
         raise Conflicting(f"the desktop of {identity} is not ready; it is {workspace['state']}")
+    if workspace["paused"]:
+        raise Conflicting(f"{identity} is paused; resume it to look at its desktop")
 
 
 def checked_workspace(item: object) -> dict[str, Any]:
@@ -195,6 +212,7 @@ def checked_workspace(item: object) -> dict[str, Any]:
             if isinstance(outside, int) and 0 < outside < 65536
         },
         "network": _text(item.get("network")) or "",
+        "paused": item.get("paused") is True,
         "created": item.get("created") if isinstance(item.get("created"), str | int | float) else None,
         "memory_limit": item["memory_limit"] if isinstance(item.get("memory_limit"), int) else None,
         "error": _text(item.get("error")),

@@ -10,6 +10,7 @@ import pydantic
 
 from engine import __version__
 from portal.bodies import Body, is_needed
+from portal.once import KEY_HEADER
 from portal.parameters import PARTS, Parameter
 from portal.routes import PREFIX, Route
 
@@ -32,6 +33,12 @@ _REFUSALS = {
     "400": "Malformed", "401": "Log in, or send a token", "403": "Not allowed", "404": "No such thing", "405": "No such method here", "409": "In conflict with what there is",
     "413": "Too large", "415": "Not the type that is taken", "421": "Not a host of the portal", "422": "Refused by what runs inside", "423": "A person has control", "429": "Beyond a limit",
     "500": "A defect", "502": "The engine made no sense", "503": "The engine is away", "504": "The engine did not answer", "507": "The disk is full",
+}  # fmt: skip
+
+
+_ONCE = {
+    "name": KEY_HEADER, "in": "header", "required": False, "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
+    "description": "carried out once for each: a repetition gets the first one's answer",
 }  # fmt: skip
 
 
@@ -72,7 +79,8 @@ def _operation(route: Route) -> dict[str, Any]:
         "summary": route.summary,
         "tags": words[:1],
         "x-scope": str(route.scope),
-        "parameters": [_path_parameter(name) for name in _PARAMETER.findall(route.path)] + [_query_parameter(*item) for item in (route.query or {}).items()],
+        "parameters": [_path_parameter(name) for name in _PARAMETER.findall(route.path)] + [_query_parameter(*item) for item in (route.query or {}).items()]
+        + ([_ONCE] if route.once else []),
         "responses": {**_answers(route), **{status: _refusal(text) for status, text in _REFUSALS.items()}},
     }
     if route.body is not None:

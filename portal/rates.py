@@ -16,7 +16,8 @@ _MOST_ENTRIES = 10_000
 class Rates:
     """By the public id of what let somebody in."""
 
-    def __init__(self, burst: int = BURST, per_second: float = PER_SECOND, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, burst: int = BURST, per_second: float = PER_SECOND, clock: Callable[[], float] = time.monotonic, what: str = "actions") -> None:
+        self._what = what
         self._burst = burst
         self._per_second = per_second
         self._clock = clock
@@ -33,4 +34,4 @@ class Rates:
             del self._levels[next(iter(self._levels))]
         if not enough:
             wait = (count - level) / self._per_second
-            raise TooMany(f"too many actions: {self._per_second:g} a second and {self._burst} at once; try again in {wait:.1f} s", retry_after=wait)
+            raise TooMany(f"too many {self._what}: {self._per_second:g} a second and {self._burst} at once; try again in {wait:.1f} s", retry_after=wait)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pydantic
 from aiohttp import web
@@ -16,6 +17,7 @@ from portal.errors import Forbidden, Malformed, NoWorkspace
 from portal.identity import Identity
 from portal.leases import Leases
 from portal.lifetimes import Lifetimes
+from portal.once import KEY_HEADER, Once, check_key
 from portal.owners import Owners
 from portal.parameters import Parameter
 from portal.principal import Principal, Scope
@@ -33,6 +35,18 @@ class Call:
     workspace: str
     body: Any
 
+    @property
+    def request_id(self) -> str | None:
+        """The request's Idempotency-Key, apart from equal ones of others and for other things. Raises Malformed."""
+        return self.identified(self.request.headers.get(KEY_HEADER))
+
+    def identified(self, key: str | None) -> str | None:
+        """The same for a key of a request among others on one connection."""
+        if check_key(key) is None:
+            return None
+        name = f"{self.principal.user}\0{self.principal.grant}\0{self.request.method}\0{self.request.path_qs}\0{key}"
+        return hashlib.sha256(name.encode()).hexdigest()
+
 
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
 
@@ -43,6 +57,7 @@ class Route:
 
     `answers`: status to what it carries, a pydantic model or a sentence. `content`: the media types of what it carries. `takes`: the media
     type of a body that is not JSON. `acts`: it changes what runs inside the workspace, so a program is refused while a person has control (423).
+    `once`: carried out once for each Idempotency-Key; its answer is kept in `memory`, or `kept` beyond a restart of the portal.
     """
 
     method: str
@@ -56,12 +71,14 @@ class Route:
     content: tuple[str, ...] = ("application/json",)
     takes: str = ""
     acts: bool = False
+    once: Literal["", "memory", "kept"] = ""
 
 
 class Router:
     """Makes aiohttp's routes of ours."""
 
-    def __init__(self, identity: Identity, owners: Owners, leases: Leases, lifetimes: Lifetimes) -> None:
+    def __init__(self, identity: Identity, owners: Owners, leases: Leases, lifetimes: Lifetimes, once: Once) -> None:
+        self._once = once
         self._identity = identity
         self._owners = owners
         self._leases = leases
@@ -74,11 +91,21 @@ class Router:
     def _guarded(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def serve(request: web.Request) -> web.StreamResponse:
             principal = self._identity.of(request)
-            workspace = self.admit(request, principal, route.scope, route.acts)
+            workspace = self.admit(request, principal, route.scope)
             body = await parsed(request, route.body) if route.body is not None else None
-            return await route.handler(Call(request, principal, workspace, body))
+            call = Call(request, principal, workspace, body)
+            name = call.request_id if route.once else None
+            if name is None:
+                return await self._handled(route, call)
+            # Before the lease is asked: what was done before a person took control is not told as refused.
+            return await self._once.answer(name, await request.read(), lambda: self._handled(route, call), keep=route.once == "kept")
 
         return serve
+
+    async def _handled(self, route: Route, call: Call) -> web.StreamResponse:
+        if route.acts:
+            self.act(call.principal, call.workspace)
+        return await route.handler(call)
 
     def admit(self, request: web.Request, principal: Principal, scope: Scope, acts: bool = False) -> str:
         """The workspace in the request's path, empty where it has none. `acts`: as in Route. Raises Forbidden, Malformed, NoWorkspace, Held."""

@@ -167,6 +167,8 @@ def _engine_commands() -> dict[str, Handler]:
         "inspect": workspaces.inspect,
         "port": workspaces.port,
         "stats": workspaces.stats,
+        "pause": workspaces.pause,
+        "resume": workspaces.resume,
         "rm": workspaces.rm,
         "exec": execute.exec_command,
         "shell": execute.shell,

@@ -143,6 +143,9 @@ def _workspace_commands(commands: "argparse._SubParsersAction[argparse.ArgumentP
     stats.add_argument("workspaces", type=values.reference, nargs="*", metavar="WS", help="default: all")
     _json(stats)
 
+    for verb, what in (("pause", "let the programs of workspaces stand still, their memory kept"), ("resume", "let the programs of paused workspaces go on")):
+        _command(commands, verb, what, f"tclone {verb} desk").add_argument("workspaces", type=values.reference, nargs="+", metavar="WS")
+
     rm = _command(commands, "rm", "remove workspaces and all they hold", "tclone rm desk desk-clone")
     rm.add_argument("workspaces", type=values.reference, nargs="*", metavar="WS")
     rm.add_argument("--all", "-a", action="store_true", help="every workspace")

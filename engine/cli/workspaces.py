@@ -235,6 +235,20 @@ async def stats(client: EngineClient, arguments: argparse.Namespace) -> int:
     return 0
 
 
+async def pause(client: EngineClient, arguments: argparse.Namespace) -> int:
+    """Let workspaces stand still, one after the other; prints the id of each."""
+    for ref in arguments.workspaces:
+        print((await client.pause(ref))["id"])
+    return 0
+
+
+async def resume(client: EngineClient, arguments: argparse.Namespace) -> int:
+    """Let paused workspaces go on; prints the id of each."""
+    for ref in arguments.workspaces:
+        print((await client.resume(ref))["id"])
+    return 0
+
+
 async def rm(client: EngineClient, arguments: argparse.Namespace) -> int:
     """Remove each workspace, print what is gone; the first error's status when one could not be."""
     refs = arguments.workspaces

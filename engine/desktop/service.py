@@ -124,6 +124,7 @@ class Desktops:
     def _check(self, workspace: Workspace) -> None:
         if not workspace.desktop:
             raise Conflict(f"{workspace.id} has no desktop: its image {workspace.image} is headless")
+        workspace.require_awake("act in")
         if workspace.state is not State.READY:
             raise Conflict(f"{workspace.id} takes no input now: it is {workspace.state.value}; try again when it is ready")
 

@@ -43,9 +43,9 @@ class Models:
         version = {"version": Parameter("of the tool", {"type": "string", "enum": list(anthropic.VERSIONS), "default": anthropic.NEWEST})}
         return [
             Route("POST", one + "anthropic", Scope.CONTROL, self._anthropic, "A tool_use block of Anthropic's computer tool",
-                  answers={200: "the tool_result block"}, query=version | size),
-            Route("POST", one + "openai", Scope.CONTROL, self._openai, "A computer_call of OpenAI's", answers={200: "the computer_call_output"}, query=size),
-            Route("POST", one + "gemini", Scope.CONTROL, self._gemini, "A function call of Gemini's computer use", answers={200: "the function_response"}),
+                  answers={200: "the tool_result block"}, query=version | size, once="memory"),
+            Route("POST", one + "openai", Scope.CONTROL, self._openai, "A computer_call of OpenAI's", answers={200: "the computer_call_output"}, query=size, once="memory"),
+            Route("POST", one + "gemini", Scope.CONTROL, self._gemini, "A function call of Gemini's computer use", answers={200: "the function_response"}, once="memory"),
         ]  # fmt: skip
 
     async def _anthropic(self, call: Call) -> web.Response:

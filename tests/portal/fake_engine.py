@@ -53,6 +53,8 @@ class FakeEngine:
         self.acted: dict[str, dict[str, Any]] = {}
         self.action_fails = ""
         self.launch_fails: str | None = None
+        # Actions wait for it before they are answered.
+        self.holds_actions: asyncio.Event | None = None
         self.inside = FakeInside(self._find, self.changed)
         self._refusals: dict[str, EngineError] = {}
         self._numbers = itertools.count(1)
@@ -81,6 +83,7 @@ class FakeEngine:
                 web.get(one, self._get),
                 web.delete(one, self._remove),
                 web.post(one + "/fork", self._fork),
+                web.post(one + "/pause", self._pause), web.post(one + "/resume", self._pause),
                 web.get(one + "/logs", self._logs),
                 web.get(one + "/screenshot", self._screenshot),
                 web.get(one + "/stream-token", self._stream_token),
@@ -257,6 +260,11 @@ class FakeEngine:
         self.publish("fork", source["id"], result)
         return web.json_response(result, status=201)
 
+    async def _pause(self, request: web.Request) -> web.Response:
+        workspace = self._find(request)
+        self.changed(workspace, paused=request.path.endswith("/pause"))
+        return web.json_response(workspace)
+
     async def _screenshot(self, request: web.Request) -> web.Response:
         """A picture with a hue of the workspace's own; `screens` gives one another."""
         workspace = self._find(request)
@@ -286,6 +294,8 @@ class FakeEngine:
         if body["request_id"] not in self.acted:
             self.calls.append(("act", body))
             self._check("act")
+            if self.holds_actions is not None:
+                await self.holds_actions.wait()
             self.acted[body["request_id"]] = self._results(body["actions"])
         return web.json_response(self.acted[body["request_id"]])
 

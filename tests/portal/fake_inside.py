@@ -37,6 +37,10 @@ class FakeInside:
         self.shells: list[dict[str, Any]] = []
         self.sizes: list[list[int]] = []
         self.open_shells = 0
+        # What a command without a terminal says (stream, bytes) when its input has ended, and its status (None: it never ends), in place of repeating its input.
+        self.says: list[tuple[int, bytes]] | None = None
+        self.exits: int | None = 0
+        self.told = b""
         self.disk: dict[str, int | None] = {"disk_limit": None, "disk_counted": None}
 
     def routes(self) -> list[web.RouteDef]:
@@ -142,7 +146,7 @@ class FakeInside:
         try:
             self.shells.append(json.loads((await socket.receive()).data))
             if not self.shells[-1]["tty"]:
-                await _repeated(socket)
+                await (_repeated(socket) if self.says is None else self._command(socket, self.says))
                 return socket
             await socket.send_bytes(b"\x01$ ")
             line = b""
@@ -163,6 +167,20 @@ class FakeInside:
             with contextlib.suppress(ConnectionError, RuntimeError, asyncio.CancelledError):
                 await socket.close()
         return socket
+
+    async def _command(self, socket: web.WebSocketResponse, says: list[tuple[int, bytes]]) -> None:
+        self.told = b""
+        async for message in socket:
+            if message.type is WSMsgType.TEXT:
+                break
+            self.told += message.data[1:]
+        for stream, data in says:
+            await socket.send_bytes(bytes([stream]) + data)
+        if self.exits is not None:
+            await socket.send_json({"exit": self.exits})
+            return
+        async for _ in socket:
+            pass
 
 
 async def _repeated(socket: web.WebSocketResponse) -> None:

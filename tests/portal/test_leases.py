@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -10,8 +12,9 @@ from portal.errors import Forbidden, Held
 from portal.leases import GRACE_SECONDS, TTL_SECONDS, Leases
 from portal.principal import Principal, Role, Scope
 from portal.presence import Presence
-from tests.portal.conftest import Portal
+from tests.portal.conftest import PATIENCE, Portal
 from tests.portal.fake_engine import FakeEngine
+from tests.portal.test_actions import program
 
 AGENT = Principal("admin", Role.ADMIN, frozenset(Scope), token="t1")
 LEASE = "/api/v1/workspaces/ws-1/lease"
@@ -130,3 +133,45 @@ async def _next(page: object, kind: str) -> dict[str, object]:
                 return event
 
 
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not happened():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_programs_actions_are_not_ended_by_the_end_of_a_hold(portal: Portal, engine: FakeEngine) -> None:
+    """A hold whose time is over keeps programs out no more: what one has begun since is its own, and its end releases what it left first."""
+    engine.add()
+    person = await portal.login()
+    agent = await program(portal, person, "control")
+    await person.request("POST", LEASE, {})
+    engine.calls.clear()
+    leases = portal.control.leases
+    lease = leases._leases["ws-1"]
+    acting = asyncio.Event()
+    engine.holds_actions = acting
+    leases._leases["ws-1"] = replace(lease, expires=0)
+    under_way = asyncio.ensure_future(agent.request("POST", "/api/v1/workspaces/ws-1/actions", {"actions": [{"action": "cursor"}]}))
+    await until(lambda: any(verb == "act" for verb, _ in engine.calls))
+    await leases._end(leases._leases["ws-1"], "idle")
+    assert not any(verb == "release" for verb, _ in engine.calls)
+    acting.set()
+    assert (await under_way).status == 200
+
+
+async def test_an_action_let_through_just_before_a_person_takes_control_is_stopped(portal: Portal, engine: FakeEngine) -> None:
+    engine.add()
+    person = await portal.login()
+    agent = await program(portal, person, "control")
+    acting = asyncio.Event()
+    engine.holds_actions = acting
+    under_way = asyncio.ensure_future(agent.request("POST", "/api/v1/workspaces/ws-1/actions", {"actions": [{"action": "cursor"}]}))
+    await until(lambda: any(verb == "act" for verb, _ in engine.calls))
+    taking = asyncio.ensure_future(person.request("POST", LEASE, {}))
+    # Released more than once: the first one may have been there before the action was.
+    await until(lambda: sum(verb == "release" for verb, _ in engine.calls) >= 2)
+    assert not taking.done()
+    acting.set()
+    assert (await taking).status == 200 and (await under_way).status == 200

@@ -73,7 +73,9 @@ async def test_a_fork_brings_phases_branches_and_figures(portal: Portal, engine:
         answer = await client.request("POST", "/api/v1/workspaces/ws-1/fork", {"copies": 3, "name": "try"})
         assert answer.status == 201
         result = (await page.until("fork"))["data"]
-    assert result == await answer.json()
+    told = await answer.json()
+    assert [child["workspace"]["name"] for child in told.pop("results")] == ["try-0", "try-1", "try-2"]
+    assert result == told
     assert [branch["name"] for branch in result["branches"]] == ["try-0", "try-1", "try-2"]
     phases = [(m["data"]["phase"], m["data"]["elapsed_ms"]) for m in page.seen if m["type"] == "progress"]
     assert phases == list(FORK_PHASES)
