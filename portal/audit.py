@@ -24,6 +24,8 @@ from portal.principal import Principal
 
 _log = logging.getLogger("portal.audit")
 _LONGEST = 300
+# A disk that takes longer is asked for what it has.
+_FLUSH_SECONDS = 5.0
 
 
 def record(event: str, **details: Any) -> None:
@@ -62,7 +64,7 @@ class Trail:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[str | threading.Event | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="audit", daemon=True)
         self._file = -1
 
@@ -75,6 +77,12 @@ class Trail:
 
     def append(self, line: str) -> None:
         self._lines.put(line)
+
+    def flush(self) -> None:
+        """Return when everything appended so far is in the file, or could not be written to it."""
+        written = threading.Event()
+        self._lines.put(written)
+        written.wait(_FLUSH_SECONDS)
 
     def close(self) -> None:
         """Write what is left."""
@@ -90,6 +98,9 @@ class Trail:
 
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
+            if isinstance(line, threading.Event):
+                line.set()
+                continue
             data = line.encode() + b"\n"
             try:
                 while data:
@@ -106,4 +117,11 @@ async def read(limit: int, before: int | None = None, wanted: Wanted = EVERYTHIN
     """Entries as `audit_log.newest` has them; none before the file is open. Raises OSError."""
     if _trail is None:
         return []
-    return await asyncio.to_thread(newest, _trail.path, limit, before, wanted)
+    trail = _trail
+
+    def look() -> list[Entry]:
+        # What was just recorded is asked for most of all.
+        trail.flush()
+        return newest(trail.path, limit, before, wanted)
+
+    return await asyncio.to_thread(look)
