@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import json
 from typing import Any
 
-from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
+from aiohttp import WSCloseCode, web
 
 from portal.endings import Queue as Endings
 from portal.endings import until
@@ -19,9 +16,8 @@ from portal.owners import Owners
 from portal.presence import Presence
 from portal.principal import Principal
 from portal.sessions import Session, Sessions
+from portal.sockets import Sockets, object_in, side_by_side
 
-_HELLO_SECONDS = 5.0
-_PING_SECONDS = 20.0
 _LONGEST_MESSAGE = 4096
 
 
@@ -35,68 +31,46 @@ class Live:
         self._sessions = sessions
         self._identity = identity
         self._owners = owners
-        self._sockets: set[web.WebSocketResponse] = set()
+        self._sockets = Sockets(_LONGEST_MESSAGE)
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/ws", self._serve)]
 
     async def close(self) -> None:
-        """Tell every page that this process stops; they come back when there is one again."""
-        for socket in list(self._sockets):
-            with contextlib.suppress(ConnectionError, RuntimeError):
-                await socket.close(code=WSCloseCode.SERVICE_RESTART, message=b"the portal restarts")
+        await self._sockets.close()
 
     async def _serve(self, request: web.Request) -> web.WebSocketResponse:
-        socket = web.WebSocketResponse(heartbeat=_PING_SECONDS, max_msg_size=_LONGEST_MESSAGE)
-        await socket.prepare(request)
-        self._sockets.add(socket)
-        present = None
+        return await self._sockets.serve(request, self._greeted)
+
+    async def _greeted(self, request: web.Request, socket: web.WebSocketResponse, hello: dict[str, Any]) -> None:
         try:
-            hello = await hello_of(socket)
-            if hello is None:
-                await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"the first message must be a hello")
-                return socket
-            try:
-                principal = self._identity.of_socket(request, hello.get("key"))
-            except LoginNeeded:
-                await socket.send_json({"type": "ended"})
-                await socket.close()
-                return socket
-            since = hello.get("since")
-            if principal.session is not None:
-                self._presence.came(principal.session.id)
-                present = principal.session.id
+            principal = self._identity.of_socket(request, hello.get("key"))
+        except LoginNeeded:
+            await socket.send_json({"type": "ended"})
+            await socket.close()
+            return
+        since = hello.get("since")
+        present = principal.session.id if principal.session is not None else None
+        if present is not None:
+            self._presence.came(present)
+        try:
             async with self._sessions.endings.watch() as ended, self._feed.watch(since if isinstance(since, int) else None) as events:
                 await self._relay(socket, principal, ended, events)
-        except ConnectionError:
-            pass  # the page has gone
         finally:
-            self._sockets.discard(socket)
             if present is not None:
                 self._presence.left(present)
-        return socket
 
     async def _relay(self, socket: web.WebSocketResponse, principal: Principal, ended: Endings, events: Queue) -> None:
         """Carry events until the page goes away or its right ends."""
         view = View(self._owners, principal)
-        tasks = [
-            asyncio.create_task(_send(socket, events, view)),
-            asyncio.create_task(until(principal.grant, ended)),
-            asyncio.create_task(self._receive(socket, principal.session)),
-        ]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if tasks[1].done() and tasks[1].result() and not socket.closed:
+        async with side_by_side(until(principal.grant, ended), _send(socket, events, view), self._receive(socket, principal.session)) as (right, *_):
+            if right.done() and right.result() and not socket.closed:
                 await socket.send_json({"type": "ended"})
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
         await socket.close(code=WSCloseCode.TRY_AGAIN_LATER)
 
     async def _receive(self, socket: web.WebSocketResponse, session: Session | None) -> None:
         async for message in socket:
-            if session is not None and _object(message).get("type") == "active":
+            if session is not None and object_in(message).get("type") == "active":
                 await self._sessions.touch(session)
                 await self._leases.touch(session.id)
 
@@ -141,24 +115,3 @@ async def _send(socket: web.WebSocketResponse, events: Queue, view: View) -> Non
         shown = view.of(event)
         if shown is not None:
             await socket.send_json(shown)
-
-
-async def hello_of(socket: web.WebSocketResponse) -> dict[str, Any] | None:
-    """A socket's first message, which has the session key; None when it is something else or does not come."""
-    try:
-        message = await socket.receive(timeout=_HELLO_SECONDS)
-    except TimeoutError:
-        return None
-    hello = _object(message)
-    return hello if hello.get("type") == "hello" else None
-
-
-def _object(message: WSMessage) -> dict[str, Any]:
-    """The JSON object in a text message; empty for anything else."""
-    if message.type is not WSMsgType.TEXT:
-        return {}
-    try:
-        value = json.loads(message.data)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}

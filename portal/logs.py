@@ -93,6 +93,17 @@ class Answer:
     status = 500
 
 
+async def answered(handler: Handler, request: web.Request, answer: Answer) -> web.StreamResponse:
+    """Hand a request on and set `answer`: aiohttp's refusals come as exceptions, any other exception becomes a 500."""
+    try:
+        response = await handler(request)
+    except web.HTTPException as refusal:
+        answer.status = refusal.status
+        raise
+    answer.status = response.status
+    return response
+
+
 @contextlib.contextmanager
 def following(identity: str, method: str) -> Iterator[Answer]:
     """A request: what is logged inside belongs to it, and at its end comes a line of its own."""
@@ -115,13 +126,7 @@ async def follow(request: web.Request, handler: Handler) -> web.StreamResponse:
     identity = request[_KEY] = given if _ID.fullmatch(given) else new_id()
     with following(identity, request.method) as answer:
         note(route=route_of(request))
-        try:
-            response = await handler(request)
-        except web.HTTPException as refusal:
-            answer.status = refusal.status
-            raise
-        answer.status = response.status
-        return response
+        return await answered(handler, request, answer)
 
 
 async def add_id(request: web.Request, response: web.StreamResponse) -> None:

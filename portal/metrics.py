@@ -15,7 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from portal import workers
 from portal.feed import Feed
-from portal.logs import route_of
+from portal.logs import Answer, answered, route_of
 from portal.sessions import Sessions
 
 log = logging.getLogger(__name__)
@@ -66,18 +66,13 @@ class Metrics:
     async def count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Every request, by the route that took it: addresses themselves would make a series each."""
         begun = time.perf_counter()
-        status = 500
+        answer = Answer()
         try:
-            response = await handler(request)
-            status = response.status
-            return response
-        except web.HTTPException as answer:
-            status = answer.status
-            raise
+            return await answered(handler, request, answer)
         finally:
             route = route_of(request)
-            self._requests.labels(request.method if route != "none" else "other", route, str(status)).inc()
-            if status != 101:
+            self._requests.labels(request.method if route != "none" else "other", route, str(answer.status)).inc()
+            if answer.status != 101:
                 self._seconds.labels(request.method if route != "none" else "other", route).observe(time.perf_counter() - begun)
 
     async def text(self) -> bytes:

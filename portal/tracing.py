@@ -17,7 +17,7 @@ from typing import Any
 
 from aiohttp import web
 
-from portal.logs import route_of
+from portal.logs import Answer, answered, route_of
 
 _log = logging.getLogger(__name__)
 _SERVICE = "tclone-portal"
@@ -70,18 +70,13 @@ class Tracing:
         span = self._tracer.start_span(f"{request.method} {route}", kind=self._trace.SpanKind.SERVER)
         span.set_attributes({"http.request.method": request.method, "http.route": route})
         token = _span.set((self, span))
-        status = 500
+        answer = Answer()
         try:
-            response = await handler(request)
-            status = response.status
-            return response
-        except web.HTTPException as answer:
-            status = answer.status
-            raise
+            return await answered(handler, request, answer)
         finally:
             _span.reset(token)
-            span.set_attribute("http.response.status_code", status)
-            if status >= 500:
+            span.set_attribute("http.response.status_code", answer.status)
+            if answer.status >= 500:
                 span.set_status(self._trace.StatusCode.ERROR)
             span.end()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import resource
@@ -345,19 +346,12 @@ class Network:
         self._retrying = None
 
     async def _make(self, function: Callable[..., T], *arguments: object, undo: Callable[[T], None] | None = None) -> T:
-        """Run a blocking function in a thread that may move between network namespaces. OSError becomes Internal.
+        """Run a blocking function in a thread that may move between network namespaces; what came of a cancelled call goes to `undo`.
 
-        A cancelled call waits for the thread and takes the result back by `undo`.
+        OSError becomes Internal.
         """
-        loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(self._makers, function, *arguments)
         try:
-            return await asyncio.shield(work)
-        except asyncio.CancelledError:
-            await asyncio.wait([work])
-            if undo is not None and work.exception() is None:
-                await asyncio.wait([loop.run_in_executor(self._makers, undo, work.result())])
-            raise
+            return await in_thread(functools.partial(function, *arguments), self._makers, discard=undo)
         except OSError as error:
             raise Internal(f"network: {error}") from error
 

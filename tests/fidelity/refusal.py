@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.fidelity.apart import run_apart
 from tests.fidelity.harness import Harness, own_mount_namespace
 from tests.fidelity.livefork import Container, ForkError
 
@@ -76,14 +77,11 @@ async def _refuse(program: str, mode: str, directory: Path, late: bool) -> str:
 
 
 def refusal(program: str, mode: str, directory: Path, late: bool = False) -> str:
-    """Why livefork refuses. In a process of its own: the harness takes a private mount namespace."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.fidelity.refusal", program, mode, str(directory), *(["late"] if late else [])],
-        cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=60, check=False, env=os.environ,
-    )  # fmt: skip
-    if done.returncode != 0:
-        raise NotRefusedError(done.stderr)
-    return done.stdout
+    """Why livefork refuses. Raises NotRefusedError."""
+    try:
+        return run_apart("tests.fidelity.refusal", program, mode, directory, *(["late"] if late else []))
+    except AssertionError as error:
+        raise NotRefusedError(str(error)) from None
 
 
 if __name__ == "__main__":

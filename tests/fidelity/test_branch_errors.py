@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.fidelity.apart import run_apart
 from tests.fidelity.harness import Harness, own_mount_namespace
 from tests.fidelity.livefork import Container, ForkError
 
@@ -77,11 +77,7 @@ async def _fork(phase: str, directory: Path) -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("phase", _PHASES)
 def test_the_error_names_the_branch_that_died_after(phase: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.fidelity.test_branch_errors", phase, str(tmp_path / "harness")],
-        cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=150, check=False, env=os.environ,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    run_apart("tests.fidelity.test_branch_errors", phase, tmp_path / "harness", seconds=150)
 
 
 if __name__ == "__main__":

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import functools
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from tests.fidelity import programs
+from tests.fidelity.apart import run_apart
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -30,13 +27,8 @@ _GROUP = 30
 
 
 def _run(arguments: list[str]) -> dict:
-    """The harness's report. In a process of its own, because it takes a private mount namespace."""
-    argv = [sys.executable, "-m", "tests.fidelity.harness", "run", "--json", *arguments]
-    done = subprocess.run(
-        argv, cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=_TIMEOUT, check=False, env=os.environ
-    )
-    assert done.returncode == 0, f"{' '.join(argv)}:\n{done.stderr}\n{done.stdout}"
-    return json.loads(done.stdout.splitlines()[-1])
+    """The harness's report."""
+    return json.loads(run_apart("tests.fidelity.harness", "run", "--json", *arguments, seconds=_TIMEOUT).splitlines()[-1])
 
 
 def _groups() -> dict[str, list[str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from engine.learnt import Learnt
 from tests.fidelity import programs
+from tests.fidelity.apart import run_apart
 from tests.fidelity.harness import Harness, finish, own_mount_namespace, start_programs
 
 pytestmark = [pytest.mark.root]
@@ -51,7 +51,7 @@ async def _fork(how: str, directory: Path) -> None:
 
 @pytest.mark.parametrize("how", ["all", "nothing", "other program", "a part", "no descriptor", "no text"])
 def test_memory_keeps_its_attributes_whatever_a_fork_is_told(how: str, tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "tests.fidelity.test_learnt", how, str(tmp_path)], check=True)
+    run_apart("tests.fidelity.test_learnt", how, tmp_path)
 
 
 if __name__ == "__main__":

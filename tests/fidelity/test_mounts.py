@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.fidelity.apart import run_apart
 from tests.fidelity.harness import Harness, own_mount_namespace
 from tests.fidelity.livefork import Container
 
@@ -60,11 +60,7 @@ async def _fork(directory: Path) -> None:
 
 
 def test_what_the_host_mounted_is_in_the_branch_and_apart(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.fidelity.test_mounts", str(tmp_path / "harness")],
-        cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=60, check=False, env=os.environ,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    run_apart("tests.fidelity.test_mounts", tmp_path / "harness")
 
 
 if __name__ == "__main__":

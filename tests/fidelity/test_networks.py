@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import difflib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.fidelity.apart import run_apart
 from tests.fidelity.harness import Harness, own_mount_namespace
 from tests.fidelity.livefork import Container, ForkError
 
@@ -166,11 +166,7 @@ _TESTS = {"fork": _fork, "filters": _filters, "refuse": _refuse, "own": _engines
 
 @pytest.mark.parametrize("what", _TESTS)
 def test_workspaces_own_network(what: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.fidelity.test_networks", what, str(tmp_path / "harness")],
-        cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=60, check=False, env=os.environ,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    run_apart("tests.fidelity.test_networks", what, tmp_path / "harness")
 
 
 if __name__ == "__main__":

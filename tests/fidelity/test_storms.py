@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from engine.fork import ATTEMPTS
+from tests.fidelity.apart import run_apart
 from tests.fidelity.harness import Harness, own_mount_namespace
 from tests.fidelity.livefork import Container, ForkError, ForkResult
 
@@ -80,12 +80,7 @@ async def _storm(kind: str, directory: Path) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("kind", _KINDS)
 def test_every_fork_of_a_storm_succeeds(kind: str, tmp_path: Path) -> None:
-    # The harness takes a private mount namespace, which a process of its own can throw away.
-    argv = [sys.executable, "-m", "tests.fidelity.test_storms", kind, str(tmp_path / "harness")]
-    done = subprocess.run(
-        argv, cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=220, check=False, env=os.environ
-    )
-    assert done.returncode == 0, done.stderr
+    run_apart("tests.fidelity.test_storms", kind, tmp_path / "harness", seconds=220)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fidelity.apart import run_apart
 from tests.fidelity.harness import Harness, own_mount_namespace
 from tests.fidelity.livefork import Container, ForkError
 
@@ -202,12 +203,7 @@ async def _waits(directory: Path) -> None:
 
 
 def _in_own_process(what: str, directory: Path) -> None:
-    """The harness takes a private mount namespace, which a process of its own can throw away."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.fidelity.test_tasks", what, str(directory)],
-        cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=150, check=False, env=os.environ,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    run_apart("tests.fidelity.test_tasks", what, directory, seconds=150)
 
 
 @pytest.mark.parametrize("mode", _MESSAGES)

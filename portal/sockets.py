@@ -1,0 +1,110 @@
+"""WebSockets that the portal itself serves: prepared, greeted by their first message, closed when the portal stops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from typing import Any
+
+from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
+
+from portal.errors import TooMany
+
+_HELLO_SECONDS = 5.0
+_PING_SECONDS = 20.0
+_MOST_OPEN = 16
+
+Serve = Callable[[web.Request, web.WebSocketResponse, dict[str, Any]], Awaitable[None]]
+
+
+class Sockets:
+    """The open sockets of one kind. `longest`: bytes that a client's message may have; `compress`: whether it may ask for compression."""
+
+    def __init__(self, longest: int, compress: bool = True) -> None:
+        self._longest = longest
+        self._compress = compress
+        self._open: set[web.WebSocketResponse] = set()
+
+    async def serve(self, request: web.Request, serve: Serve) -> web.WebSocketResponse:
+        """Take the socket and hand it to `serve` with its hello, which has the session key; one without a hello is closed.
+
+        That the client has gone is no error.
+        """
+        socket = web.WebSocketResponse(heartbeat=_PING_SECONDS, max_msg_size=self._longest, compress=self._compress)
+        await socket.prepare(request)
+        self._open.add(socket)
+        try:
+            hello = await _hello_of(socket)
+            if hello is None:
+                await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"the first message must be a hello")
+            else:
+                await serve(request, socket, hello)
+        except ConnectionError:
+            pass
+        finally:
+            self._open.discard(socket)
+        return socket
+
+    async def close(self) -> None:
+        """Tell every client that this process stops; they come back when there is one again."""
+        for socket in list(self._open):
+            with contextlib.suppress(ConnectionError, RuntimeError):
+                await socket.close(code=WSCloseCode.SERVICE_RESTART, message=b"the portal restarts")
+
+
+class PerWorkspace:
+    """How many of a kind are open in each workspace: 16 at most. `noun`: what a refusal calls one."""
+
+    def __init__(self, noun: str) -> None:
+        self._noun = noun
+        self._open: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def another(self, workspace: str) -> Iterator[None]:
+        """Count one while the block lasts. Raises TooMany."""
+        if self._open[workspace] >= _MOST_OPEN:
+            raise TooMany(f"{_MOST_OPEN} {self._noun}s of {workspace} are open; close one")
+        self._open[workspace] += 1
+        try:
+            yield
+        finally:
+            self._open[workspace] -= 1
+            if not self._open[workspace]:
+                del self._open[workspace]
+
+
+@contextlib.asynccontextmanager
+async def side_by_side(*work: Coroutine[Any, Any, Any]) -> AsyncIterator[list[asyncio.Task[Any]]]:
+    """Run all until the first of them ends; what still runs when the block is left is cancelled."""
+    tasks = [asyncio.create_task(part) for part in work]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def object_in(message: WSMessage) -> dict[str, Any]:
+    """The JSON object in a text message; empty for anything else."""
+    if message.type is not WSMsgType.TEXT:
+        return {}
+    try:
+        value = json.loads(message.data)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+async def _hello_of(socket: web.WebSocketResponse) -> dict[str, Any] | None:
+    """A socket's first message; None when it is something else or does not come."""
+    try:
+        message = await socket.receive(timeout=_HELLO_SECONDS)
+    except TimeoutError:
+        return None
+    hello = object_in(message)
+    return hello if hello.get("type") == "hello" else None
