@@ -113,15 +113,15 @@ class Trail:
 _trail: Trail | None = None
 
 
+async def written() -> None:
+    """What was recorded until now can be read, or the disk has had 5 s for it."""
+    if _trail is not None:
+        await asyncio.to_thread(_trail.flush)
+
+
 async def read(limit: int, before: int | None = None, wanted: Wanted = EVERYTHING) -> list[Entry]:
-    """Entries as `audit_log.newest` has them; none before the file is open. Raises OSError."""
+    """Entries as `audit_log.newest` has them, of all that was recorded until now; none before the file is open. Raises OSError."""
     if _trail is None:
         return []
-    trail = _trail
-
-    def look() -> list[Entry]:
-        # What was just recorded is asked for most of all.
-        trail.flush()
-        return newest(trail.path, limit, before, wanted)
-
-    return await asyncio.to_thread(look)
+    await written()
+    return await asyncio.to_thread(newest, _trail.path, limit, before, wanted)

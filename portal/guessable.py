@@ -55,12 +55,13 @@ one two three four five six seven eight nine zero
 _LONGEST = max(map(len, _WORDS))
 
 
-def guessable(password: str) -> bool:
-    """Whether too little of a password is its user's own."""
+def guessable(password: str, user: str = "") -> bool:
+    """Whether too little of a password is its user's own; the user's name counts as a common word, wherever it stands."""
+    name = "".join(character for character in user.casefold() if character.isalnum())
     plain = "".join(character for character in password.casefold() if character.isalnum())
     # Signs and digits in place of letters are undone before signs are dropped: p@$$w0rd.
     spelt = "".join(character for character in password.casefold().translate(_SPELT) if character.isalnum())
-    return _repeats(plain) or any(_own(text) < _ENOUGH for text in (plain, spelt))
+    return _repeats(plain) or any(_own(text, name) < _ENOUGH for text in (plain, spelt))
 
 
 def _repeats(text: str) -> bool:
@@ -68,13 +69,16 @@ def _repeats(text: str) -> bool:
     return bool(text) and (text + text).find(text, 1) < min(len(text), _SHORTEST_UNIT)
 
 
-def _own(text: str) -> int:
+def _own(text: str, name: str) -> int:
     """The least cost to put a text together, where everything known costs nothing."""
     costs = [0] + [len(text) * _LETTER] * len(text)
     for start, character in enumerate(text):
         alone = _DIGIT if character.isdigit() else _LETTER
         costs[start + 1] = min(costs[start + 1], costs[start] + alone)
-        for end in _known(text, start):
+        ends = _known(text, start)
+        if name and text.startswith(name, start):
+            ends.append(start + len(name))
+        for end in ends:
             costs[end] = min(costs[end], costs[start])
     return costs[-1]
 

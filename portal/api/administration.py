@@ -94,6 +94,7 @@ class Administration:
         return web.json_response(await audit.read(limit, before, _wanted(call)))
 
     async def _export(self, call: Call) -> web.StreamResponse:
+        await audit.written()
         entries = audit_log.entries(self._log, None, _wanted(call))
         headers = {hdrs.CONTENT_TYPE: "application/x-ndjson", hdrs.CONTENT_DISPOSITION: 'attachment; filename="audit.jsonl"'}
         # What went out is written down itself, before the first of it goes.

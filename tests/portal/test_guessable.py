@@ -35,6 +35,18 @@ def test_ones_own_are_taken(password: str) -> None:
     accounts.check_new_password("anna", password)
 
 
+@pytest.mark.parametrize("password", ["anna12345678", "Anna-password-1", "1qaz2wsx-ANNA", "annaxyannaxy", "4nn4liverpool"])
+def test_the_users_name_is_nothing_of_ones_own(password: str) -> None:
+    with pytest.raises(Malformed):
+        accounts.check_new_password("anna", password)
+
+
+def test_a_short_name_may_stand_in_a_password_by_chance() -> None:
+    """Every second password that the portal makes has an "a" in it, and one in 70 000 an "anna"."""
+    accounts.check_new_password("a", "tangerine lamp on the 7th stair")
+    accounts.check_new_password("anna", "pnvif-anna8f-ht8dw-4bu6q")
+
+
 def test_those_that_the_portal_makes_are_never_refused() -> None:
     for _ in range(2000):
         accounts.check_new_password("anna", accounts.generate_password())
