@@ -22,6 +22,8 @@ from engine.workspace import State, Workspace, now
 
 log = logging.getLogger(__name__)
 
+_KILL_SECONDS = 5
+
 
 async def recover(manager: Manager) -> None:
     """Bring the manager in line with what there is. Raises nothing for a single workspace: that one is `failed`."""
@@ -44,14 +46,34 @@ def _kill_livefork(manager: Manager) -> None:
     """End the fork programs of a killed engine: their sources run on, the branches are taken back below."""
     program = str(manager.tools.livefork.resolve())
     logs = str(manager.config.run / "livefork-")
+    found: dict[int, psutil.Process] = {}
     for pid in psutil.pids():
         with contextlib.suppress(psutil.Error, OSError):
-            if os.readlink(f"/proc/{pid}/exe") != program:
-                continue
-            if any(name.startswith(logs) for name in _open_files(pid)):
-                process = psutil.Process(pid)
-                process.kill()
-                process.wait(5)
+            if os.readlink(f"/proc/{pid}/exe") == program and any(name.startswith(logs) for name in _open_files(pid)):
+                found[pid] = psutil.Process(pid)
+    # One that works dies with the one that waits for it, as soon as the source is safe (native/src/shield.h).
+    workers = {pid for pid, process in found.items() if _parent(process) in found}
+    for pid in sorted(found, key=workers.__contains__):
+        with contextlib.suppress(psutil.Error):
+            if pid not in workers or not _ended(found[pid]):
+                found[pid].kill()
+                found[pid].wait(_KILL_SECONDS)
+
+
+def _parent(process: psutil.Process) -> int:
+    """0 when it has ended."""
+    try:
+        return process.ppid()
+    except psutil.Error:
+        return 0
+
+
+def _ended(process: psutil.Process) -> bool:
+    try:
+        process.wait(_KILL_SECONDS)
+    except psutil.TimeoutExpired:
+        return False
+    return True
 
 
 def _open_files(pid: int) -> list[str]:

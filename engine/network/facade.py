@@ -38,6 +38,8 @@ T = TypeVar("T")
 
 _RETRY_PORTS_EVERY = 0.25
 _COMPLAIN_AFTER = 10.0
+# As much as the unit for systemd says.
+_OPEN_FILES = 1 << 20
 # Servers listen on one of these; the first is by far the most usual.
 _INSIDE = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"), (socket.AF_INET, ADDRESS))
 
@@ -81,7 +83,7 @@ class Network:
 
     async def open(self) -> None:
         """Start: makes run directories, raises the soft limit of open files, opens `config.fd_socket`."""
-        _raise_soft_limit()
+        _raise_limit()
         self._makers = ThreadPoolExecutor(4, thread_name_prefix="network")
         self._sockets = ThreadPoolExecutor(2, thread_name_prefix="network-socket")
         try:
@@ -373,8 +375,11 @@ class Network:
                 self._locks[workspace_id] = (lock, users - 1)
 
 
-def _raise_soft_limit() -> None:
-    """Up to the hard limit: a desktop's egress alone may hold 1024 descriptors, the usual soft limit."""
+def _raise_limit() -> None:
+    """A desktop's egress alone may hold 1024 descriptors, the usual soft limit, and a fork holds all open files of a workspace at once."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    for wanted in (max(hard, _OPEN_FILES), hard):
+        # The hard limit itself is raised by root with CAP_SYS_RESOURCE alone, and never above fs.nr_open.
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, wanted))
+            return

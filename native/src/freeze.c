@@ -9,6 +9,9 @@
 #include "parts/parts.h"
 #include "proc.h"
 #include "sharing.h"
+#include "shield.h"
+#include "tasks.h"
+#include "waits.h"
 
 #include <dirent.h>
 #include <sched.h>
@@ -266,37 +269,56 @@ static void drop_vanished(struct world *world)
     world->process_count = kept;
 }
 
-int freeze(struct world *world, struct error *err)
-{
-    if (freeze_tree(world, monotonic_ns() + FREEZE_TIMEOUT_NS, err) < 0) {
-        thaw(world);
-        return -1;
-    }
-    drop_vanished(world);
-    world->frozen_ns = monotonic_ns();
-    return 0;
-}
 
-/* A thread that the freeze stopped and nobody read, since the fork failed or the freeze begins anew (tasks.c does it for all others). */
+/* Of a thread that was stopped and not read yet: what the stop has done to the call in which it waits. */
 static void guard_restart(struct thread *thread)
 {
     struct error ignored = { 0 };
-    if (thread->tid <= 0 || thread->regs.rip || get_registers(thread->tid, &thread->regs, &ignored) < 0)
+    if (thread->tid <= 0 || thread->regs.rip || get_registers(thread->tid, &thread->regs, &ignored) < 0 || thread->regs.cs != CODE_SEGMENT_64)
         return;
     uint64_t result = thread->regs.rax;
     if (ptrace(PTRACE_GETSIGMASK, thread->tid, sizeof thread->signal_mask, &thread->signal_mask) == 0)
         interrupted_conceal(thread);
     if (thread->regs.rax != result)
         set_registers(thread->tid, &thread->regs, &ignored);
-    if ((long)thread->regs.orig_rax >= 0 && (long)thread->regs.rax == INTERRUPTED_WITH_RESTART_BLOCK)
+    if ((long)thread->regs.rax != INTERRUPTED_WITH_RESTART_BLOCK)
+        return;
+    thread->wait_began = waits_began(thread);
+    if ((long)thread->regs.orig_rax >= 0)
         seccomp_guard_restart(thread, &thread->regs, &ignored);
+}
+
+/* Before anything else is done: from here on the threads could be let go at any moment, and none would notice that it had been stopped. */
+static void guard_restarts(struct world *world)
+{
+    for (int i = 0; i < world->process_count; i++) {
+        struct process *process = world->processes[i];
+        char path[64];
+        snprintf(path, sizeof path, "/proc/%d/mem", process->pid);
+        if (!process->zombie && process->mem < 0)
+            process->mem = open(path, O_RDONLY | O_CLOEXEC);
+        for (int k = 0; k < process->thread_count; k++)
+            guard_restart(&process->threads[k]);
+    }
+}
+
+int freeze(struct world *world, struct error *err)
+{
+    shield_raise();
+    int status = freeze_tree(world, monotonic_ns() + FREEZE_TIMEOUT_NS, err);
+    shield_kill_if_asked("freezing");
+    guard_restarts(world);
+    if (status == 0)
+        drop_vanished(world);
+    else
+        thaw(world);
+    world->frozen_ns = monotonic_ns();
+    shield_lower();
+    return status;
 }
 
 void thaw(struct world *world)
 {
-    for (int i = 0; i < world->process_count; i++)
-        for (int k = 0; k < world->processes[i]->thread_count; k++)
-            guard_restart(&world->processes[i]->threads[k]);
     for (int i = 0; i < world->process_count; i++) {
         struct process *process = world->processes[i];
         for (int k = 0; k < process->thread_count; k++) {
@@ -320,6 +342,7 @@ void thaw(struct world *world)
 static void forget(struct world *world)
 {
     for (int i = 0; i < world->process_count; i++) {
+        close_fd(&world->processes[i]->mem);
         free(world->processes[i]->threads);
         free(world->processes[i]);
     }

@@ -17,6 +17,7 @@
 #include "rebuild.h"
 #include "settle.h"
 #include "shared.h"
+#include "shield.h"
 #include "tidy.h"
 
 #include <errno.h>
@@ -347,6 +348,8 @@ int main(int argc, char **argv)
     }
     const char *command = argc > 1 ? argv[1] : "";
     job.control.started = monotonic_ns();
+    if (strcmp(command, "fork") == 0)
+        shield_start();
     if (argc > 1 && parse(&job, argc - 1, argv + 1) == 0) {
         bool source = job.world.source_pid > 0;
         if (strcmp(command, "fork") == 0 && source && job.branch_count > 0)

@@ -158,12 +158,20 @@ int namespace_contents_read(const struct world *world, struct namespace *namespa
 
 int namespace_own_network_read(const struct world *world, struct error *err)
 {
+    static bool nothing_added;
+    bool frozen = world->root >= 0;
     char path[64];
+    if (frozen && nothing_added)
+        return 0;
     snprintf(path, sizeof path, "/proc/%d/ns/net", world->source_pid);
     AUTO_CLOSE int there = open(path, O_RDONLY | O_CLOEXEC);
     if (there < 0)
         return fail(err, "gone", "the source's first process (host pid %d) has ended", world->source_pid);
-    return visit(world, world->namespaces->list[NAMESPACE_NET], there, network_read, err);
+    struct namespace *own = world->namespaces->list[NAMESPACE_NET];
+    if (visit(world, own, there, network_read, err) < 0)
+        return -1;
+    nothing_added = !network_has_additions(own->network);
+    return 0;
 }
 
 /* ---- emit ---- */

@@ -210,8 +210,7 @@ static int last_neighbour(const struct namespace *namespace)
     return last;
 }
 
-/* In the workspace's own namespace nothing else is kept in the lists. */
-static bool has_additions(const struct network *network)
+bool network_has_additions(const struct network *network)
 {
     for (int i = 0; i < network->link_count; i++)
         if (*network->links[i].kind)
@@ -221,7 +220,7 @@ static bool has_additions(const struct network *network)
 
 void network_emit(struct batch *batch, const struct namespace *namespace, const struct namespaces *all)
 {
-    if (!namespace->network || (namespace->network->own && !has_additions(namespace->network)))
+    if (!namespace->network || (namespace->network->own && !network_has_additions(namespace->network)))
         return;
     struct network_socket own = emit_socket(batch);
     network_links_emit(batch, &own, namespace);

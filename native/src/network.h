@@ -10,6 +10,8 @@
 
 /* This thread is in the namespace. Fails with "unsupported" for what cannot be made again. */
 int network_read(const struct world *world, struct namespace *namespace, struct error *err);
+/* Whether the workspace's own namespace holds anything that the engine has not put there: nothing else is kept in the lists. */
+bool network_has_additions(const struct network *network);
 /* Ops for plan_namespace. */
 void network_emit(struct batch *batch, const struct namespace *namespace, const struct namespaces *all);
 

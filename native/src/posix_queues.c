@@ -9,6 +9,7 @@
 #include "descriptors.h"
 #include "ipc_namespaces.h"
 #include "mounts.h"
+#include "shield.h"
 #include "sysv.h"
 
 #include <dirent.h>
@@ -112,7 +113,9 @@ static int send_all(int fd, const struct mqueue *queue, struct error *err)
 static int exchange_messages(void *argument)
 {
     const struct exchange *exchange = argument;
-    int taken = take_all(exchange), sent = send_all(exchange->fd, exchange->queue, exchange->err);
+    int taken = take_all(exchange);
+    shield_kill_if_asked("queue");
+    int sent = send_all(exchange->fd, exchange->queue, exchange->err);
     return taken < 0 || sent < 0;
 }
 

@@ -1,10 +1,9 @@
 #include "tasks.h"
-#include "interrupted.h"
+#include "inject.h"
 #include "memory.h"
 #include "namespaces.h"
 #include "parts/parts.h"
 #include "proc.h"
-#include "waits.h"
 
 #include <elf.h>
 #include <errno.h>
@@ -20,7 +19,6 @@
 #include <unistd.h>
 
 #define XSTATE_LIMIT (64u << 10)
-#define CODE_SEGMENT_64 0x33
 #define PIDFD_THREAD_FLAG O_EXCL    /* PIDFD_THREAD, which older headers lack */
 #define STAT_EXIT_SIGNAL 38
 #define STAT_EXIT_CODE 52
@@ -165,12 +163,11 @@ static int read_thread(struct thread *thread, struct error *err)
 {
     static char buffer[XSTATE_LIMIT];
     pid_t tid = thread->tid;
-    struct iovec io = { &thread->regs, sizeof thread->regs };
-    if (ptrace(PTRACE_GETREGSET, tid, NT_PRSTATUS, &io) < 0)
-        return fail_errno(err, "cannot read the registers of thread %d", tid);
+    if (!thread->regs.rip && get_registers(tid, &thread->regs, err) < 0)       /* else the freeze has read them */
+        return -1;
     if (thread->regs.cs != CODE_SEGMENT_64)
         return fail(err, "unsupported", "%s runs 32-bit code, which cannot be forked", process_label(thread->process));
-    io = (struct iovec){ buffer, sizeof buffer };
+    struct iovec io = { buffer, sizeof buffer };
     if (ptrace(PTRACE_GETREGSET, tid, NT_X86_XSTATE, &io) < 0)
         return fail_errno(err, "cannot read the extended registers of thread %d", tid);
     thread->xstate = must_alloc(io.iov_len);
@@ -181,12 +178,6 @@ static int read_thread(struct thread *thread, struct error *err)
     if (dispatches_syscalls(tid))
         return fail(err, "unsupported", "%s catches its own system calls (syscall user dispatch, as Wine does), which cannot be forked",
                     process_label(thread->process));
-    interrupted_conceal(thread);
-    if ((long)thread->regs.rax == INTERRUPTED_WITH_RESTART_BLOCK)
-        thread->wait_began = waits_began(thread);
-    if ((long)thread->regs.orig_rax >= 0 && (long)thread->regs.rax == INTERRUPTED_WITH_RESTART_BLOCK
-        && seccomp_guard_restart(thread, &thread->regs, err) < 0)
-        return -1;
     struct { uint64_t pointer; uint32_t size, signature, flags, pad; } rseq = { 0 };
     if (ptrace(PTRACE_GET_RSEQ_CONFIG, tid, sizeof rseq, &rseq) < 0)
         return fail_errno(err, "cannot read the rseq registration of thread %d", tid);
@@ -221,7 +212,8 @@ static int open_process(struct process *process, struct error *err)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/mem", process->pid);
-    process->mem = open(path, O_RDONLY | O_CLOEXEC);
+    if (process->mem < 0)
+        process->mem = open(path, O_RDONLY | O_CLOEXEC);
     if (process->mem < 0)
         return fail_errno(err, "cannot open %s", path);
     process->pidfd = (int)syscall(SYS_pidfd_open, process->pid, process->leader_ended ? PIDFD_THREAD_FLAG : 0);

@@ -5,6 +5,8 @@
 #include "query.h"
 #include "world.h"
 
+#define CODE_SEGMENT_64 0x33   /* cs of a thread that runs 64-bit code */
+
 /* Registers, extended state, signal masks, ids, links of every process; the source is frozen. */
 int tasks_read(struct world *world, struct error *err);
 /* Before the freeze: look whether this process's parent gets something else than SIGCHLD at its end. */

@@ -5,11 +5,13 @@
 #include "tasks.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #define PATIENCE_NS (5ull * 1000 * 1000 * 1000)
 #define PAUSE_US 100000
+#define SHIELD_PAUSE_US 2000
 #define MOST_OPS 65536
 #define ANY_ACCESS (PROT_READ | PROT_WRITE | PROT_EXEC)
 
@@ -108,8 +110,13 @@ int tidy(pid_t source_pid, struct error *err)
     for (;;) {
         struct world *world = must_alloc(sizeof *world);
         world->source_pid = source_pid;
-        if (freeze(world, err) < 0)
-            return -1;
+        if (freeze(world, err) < 0) {
+            if (strcmp(err->code, "unsupported") != 0 || monotonic_ns() > deadline)
+                return -1;
+            *err = (struct error){ 0 };         /* the killed fork's child may still trace it, behind its shield */
+            usleep(SHIELD_PAUSE_US);
+            continue;
+        }
         int busy = tidy_frozen(world, err);
         thaw(world);
         if (busy <= 0)

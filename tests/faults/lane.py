@@ -2,8 +2,9 @@
 
     python -m tests.faults.lane [--seconds N] [--seed N] [--exhaustive] [--only KIND]...
 
-Faults (`KINDS`): livefork killed at a phase (`phase`) or at its n-th system call (`kill`); its n-th call failing (`errno`); the branch killed
-at a phase (`branch`); the n-th call of the branch's restorer, or of a process it makes, failing (`restore`).
+Faults (`KINDS`): livefork killed at a phase (`phase`), its working child at the n-th system call (`kill`), the process that waits for it there
+(`first`); its n-th call failing (`errno`); the branch killed at a phase (`branch`); the n-th call of the branch's restorer, or of a process it
+makes, failing (`restore`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tests.fidelity.livefork import Container, ForkError, ForkResult
 PHASES = ("preflight", "frozen", "captured", "copying", "resumed", "rebuilt", "usable")
 # However short the time: both kinds of fault at each phase, and a few system calls.
 FEWEST = 2 * len(PHASES) + 6
-KINDS = ("phase", "branch", "kill", "errno", "restore")
+KINDS = ("phase", "branch", "kill", "first", "errno", "restore")
 ERRORS = (errno.ENOMEM, errno.EMFILE, errno.ENOSPC, errno.EPERM, errno.ESRCH, errno.EIO)
 _SOURCES = Path(__file__).resolve().parent / "programs"
 _READY_SECONDS = 20.0
@@ -105,7 +106,7 @@ class Lane:
         self.leftovers = self._host()
         for kind in ("errno", "restore"):
             self.totals[kind] = await self._count(kind)
-        self.totals["kill"] = self.totals["errno"]
+        self.totals["kill"] = self.totals["first"] = self.totals["errno"]
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -170,11 +171,11 @@ class Lane:
     async def _fork(self, fault: Fault) -> tuple[ForkResult | ForkError, str]:
         report = self.directory / "report"
         report.unlink(missing_ok=True)
-        what = (str(fault.error) if fault.error else "kill") + (f"@{fault.number}" if fault.number >= 0 else "")
+        what = (str(fault.error) if fault.error else "first" if fault.kind == "first" else "kill") + (f"@{fault.number}" if fault.number >= 0 else "")
         inject = [str(self.programs / "inject"), str(report), what, str(fault.count)]
         attached: list[subprocess.Popen] = []
         options: dict = {}
-        if fault.kind in ("kill", "errno"):
+        if fault.kind in ("kill", "first", "errno"):
             options["launcher"] = [*inject, "run"]
         elif fault.kind == "restore":
             options["when_staged"] = lambda branches: attached.append(_attach(inject, branches[0]))
@@ -229,15 +230,15 @@ class Lane:
         for kind in ("phase", "branch"):
             if kind in kinds:
                 yield from (Fault(kind, phase=phase) for phase in PHASES)
-        counting = [kind for kind in ("kill", "errno", "restore") if kind in kinds]
+        counting = [kind for kind in ("kill", "first", "errno", "restore") if kind in kinds]
         if exhaustive:
             for kind in counting:
                 for count in range(1, self.totals[kind] + 1):
-                    yield Fault(kind, count=count, error=0 if kind == "kill" else generator.choice(ERRORS))
+                    yield Fault(kind, count=count, error=0 if kind in ("kill", "first") else generator.choice(ERRORS))
             return
         while counting:
             for kind in counting:
-                yield Fault(kind, count=generator.randint(1, self.totals[kind]), error=0 if kind == "kill" else generator.choice(ERRORS))
+                yield Fault(kind, count=generator.randint(1, self.totals[kind]), error=0 if kind in ("kill", "first") else generator.choice(ERRORS))
 
 
 def _attach(inject: list[str], branch: Container) -> subprocess.Popen:
@@ -256,7 +257,7 @@ def _kill_branches(livefork: int, branches: list[Container]) -> None:
 
 def _bad_end(fault: Fault, error: ForkError) -> list[str]:
     """An error must say what it is; only a killed livefork ends without a word."""
-    if fault.kind in ("phase", "kill"):
+    if fault.kind in ("phase", "kill", "first"):
         return [] if error.status == -signal.SIGKILL else [f"it ended with {error}"]
     if error.status == _NOT_STARTED:
         return []

@@ -179,6 +179,7 @@ class Harness:
         copies: int = 1,
         options: list[str] | None = None,
         stop_at: str | None = None,
+        kill_at: str | None = None,
         launcher: Sequence[str] = (),
         when_stopped: Callable[[int, list[Container]], None] | None = None,
         when_staged: Callable[[list[Container]], None] | None = None,
@@ -186,7 +187,7 @@ class Harness:
         """Fork a workspace. Raises ForkError; the prepared branches are removed then.
 
         `stop_at` is a phase at which livefork shall be killed with SIGKILL (it stops itself there), or `when_stopped` called; `launcher` see
-        ForkRun; `when_staged` gets the prepared branches before livefork starts.
+        ForkRun; `when_staged` gets the prepared branches before livefork starts; `kill_at` see ForkRun.
         """
         staged: list[tuple[Container, socket.socket]] = []
         try:
@@ -197,7 +198,7 @@ class Harness:
                 when_staged([container for container, _ in staged])
             run = ForkRun(
                 source, staged, lambda branch: self.branch_root(source, branch), options or [], stop_at, self.verbose, launcher, when_stopped,
-                self.learnt,
+                self.learnt, kill_at,
             )  # fmt: skip
             return await asyncio.to_thread(run.run)
         except BaseException:

@@ -95,10 +95,13 @@ class ForkRun:
         launcher: Sequence[str] = (),
         when_stopped: Callable[[int, list[Container]], None] | None = None,
         learnt: Learnt | None = None,
+        kill_at: str | None = None,
     ) -> None:
         """`launcher` is put before livefork's command line. `when_stopped` gets livefork's pid once it has stopped itself at the phase
         `stop_at`, and the branches; without it livefork is killed there. `learnt`: what is told to livefork about the kernel.
+        `kill_at`: the name of a moment at which the process that was started is killed by the child that works for it (native/src/shield.h).
         """
+        self.kill_at = kill_at
         self.learnt = learnt or Learnt()
         self.launcher = launcher
         self.when_stopped = when_stopped
@@ -141,6 +144,8 @@ class ForkRun:
         environment = dict(os.environ)
         if self.stop_at:
             environment["TCLONE_LIVEFORK_STOP_AT"] = self.stop_at
+        if self.kill_at:
+            environment["TCLONE_LIVEFORK_KILL_AT"] = self.kill_at
         with theirs:
             return subprocess.Popen([*argv, *self.options], pass_fds=passed, stdin=subprocess.DEVNULL, env=environment)
 

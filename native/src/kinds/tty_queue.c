@@ -9,6 +9,7 @@
 #include "../apart.h"
 #include "../descriptors.h"
 #include "../files.h"
+#include "../shield.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -179,6 +180,7 @@ static int rescue_bytes(struct rescue *rescue)
     take(rescue->slave, &pty->input);
     if (is_canonical(pty))
         restore_end_of_file(pty, &pty->input);
+    shield_kill_if_asked("terminal");
     int result = put_back(rescue, rescue->slave, master, &pty->output);
     if (set_termios(rescue, &plain) < 0 || put_back(rescue, master, rescue->slave, &pty->input) < 0)
         result = -1;

@@ -1,10 +1,11 @@
 /*
- * A process with as much as it is told: `heavy [descriptors=N] [maps=N] [threads=N] [more=N]`, and N more of the kind. It says `done`, and
+ * A process with as much as it is told: `heavy [descriptors=N] [maps=N] [threads=N] [signals=N] [more=N]`, and N more of the kind. It says `done`, and
  * then, once a second, writes to /tmp/beat whether all of it is still there.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 
 #define PAGE 4096
 
-static int descriptors, maps, threads, more;
+static int descriptors, maps, threads, signals, more;
 static char *region;
 
 static void *sleeper(void *unused)
@@ -60,6 +61,18 @@ static void make_threads(void)
             exit(5);
 }
 
+/* Blocked, so that they stay pending. */
+static void make_signals(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGRTMIN);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    for (int i = 0; i < signals; i++)
+        if (sigqueue(getpid(), SIGRTMIN, (union sigval){ .sival_int = i }) < 0)
+            exit(9);
+}
+
 static int whole(void)
 {
     for (int i = 0; i < maps; i += 64)
@@ -74,6 +87,7 @@ int main(int argc, char **argv)
         sscanf(argv[i], "descriptors=%d", &descriptors);
         sscanf(argv[i], "maps=%d", &maps);
         sscanf(argv[i], "threads=%d", &threads);
+        sscanf(argv[i], "signals=%d", &signals);
         sscanf(argv[i], "more=%d", &more);
     }
     int ready[2];
@@ -85,6 +99,7 @@ int main(int argc, char **argv)
         first = fork() != 0;
     make_descriptors();
     make_maps();
+    make_signals();         /* before the threads, which block them as well */
     make_threads();
     if (!first) {
         if (write(ready[1], &byte, 1) != 1)

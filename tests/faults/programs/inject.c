@@ -4,7 +4,8 @@
  *     inject REPORT WHAT N run COMMAND ARGUMENT...   trace a command from its start
  *     inject REPORT WHAT N attach PID                trace a running process and what it forks; says "attached" on standard output first
  *
- * WHAT is an errno (12), or `kill`; with "@NUMBER" behind it only that system call counts. Calls are counted over all traced threads in the order in which they are entered; N = 0 counts only.
+ * WHAT is an errno (12), `kill` (the child that works for the command, shield.h) or `first` (the command itself); with "@NUMBER" behind it only that
+ * system call counts. Calls are counted over all traced threads in the order in which they are entered; N = 0 counts only.
  * Once the call has been hit everything is let go, so that the rest runs as it does without a tracer. REPORT receives one line,
  * "hit NUMBER" (of the system call) or "counted TOTAL". `run` ends as the command ends.
  */
@@ -40,6 +41,8 @@ static struct tracee tracees[MAX_TRACEES];
 static int tracee_count;
 static long counted, wanted;
 static int wanted_errno;    /* 0 = kill */
+static bool kills_first;
+static pid_t worker;        /* the first child of the command; 0 = it has none yet */
 static long wanted_number = -1;     /* -1 = any system call */
 static const char *report_path;
 static volatile sig_atomic_t asked_to_stop;
@@ -90,8 +93,10 @@ static void note_child(pid_t tid, int event)
 {
     unsigned long child;
     if ((event == PTRACE_EVENT_FORK || event == PTRACE_EVENT_VFORK || event == PTRACE_EVENT_CLONE)
-        && ptrace(PTRACE_GETEVENTMSG, tid, 0, &child) == 0)
+        && ptrace(PTRACE_GETEVENTMSG, tid, 0, &child) == 0) {
         tracee_of((pid_t)child);
+        worker = worker ? worker : (pid_t)child;
+    }
 }
 
 /* Returns whether the tracee has been let go or has ended; it may not have stopped yet. */
@@ -142,8 +147,16 @@ static bool is_beside_the_point(long number)
         || number == SYS_nanosleep || number == SYS_clock_nanosleep;
 }
 
+/* A thread of the victim's reports its end instead of standing still. */
+static void kill_process(struct tracee *tracee, pid_t victim)
+{
+    kill(victim, SIGKILL);
+    if (syscall(SYS_tgkill, victim, tracee->tid, 0) == 0)
+        tracee->stopped = false;
+}
+
 /* Returns true when the call was the wanted one and everything has been let go. */
-static bool at_syscall(struct tracee *tracee, pid_t victim)
+static bool at_syscall(struct tracee *tracee, pid_t command)
 {
     if (tracee->failing) {
         set_result(tracee->tid, -1, -wanted_errno);
@@ -167,7 +180,10 @@ static bool at_syscall(struct tracee *tracee, pid_t victim)
         set_result(tracee->tid, -1, -ENOSYS);       /* no call is made; the result is put in at its exit */
         return false;
     }
-    kill(victim, SIGKILL);
+    kill_process(tracee, worker && !kills_first ? worker : command);
+    if (kills_first || !worker)
+        forget(tracee_of(command));             /* its end is waited for by the caller */
+    let_all_go();
     return true;
 }
 
@@ -266,12 +282,13 @@ static int attach(pid_t pid)
 int main(int argc, char **argv)
 {
     if (argc < 6) {
-        fprintf(stderr, "usage: inject REPORT ERRNO|kill N run COMMAND... | attach PID\n");
+        fprintf(stderr, "usage: inject REPORT ERRNO|kill|first N run COMMAND... | attach PID\n");
         return 125;
     }
     report_path = argv[1];
     const char *only = strchr(argv[2], '@');
-    wanted_errno = strncmp(argv[2], "kill", 4) == 0 ? 0 : atoi(argv[2]);
+    kills_first = strncmp(argv[2], "first", 5) == 0;
+    wanted_errno = strncmp(argv[2], "kill", 4) == 0 || kills_first ? 0 : atoi(argv[2]);
     wanted_number = only ? atol(only + 1) : -1;
     wanted = atol(argv[3]);
     return strcmp(argv[4], "run") == 0 ? run(argv + 5) : attach(atoi(argv[5]));
