@@ -20,8 +20,7 @@ struct branch {
     pid_t *pids;                /* host pids, by process index */
     int *memory;                /* /proc/PID/mem, by process index */
     int *userfaultfds;          /* by process index, -1 = none */
-    int *objects;               /* descriptors of shared objects, by index; -1 for SysV segments */
-    char **attached;            /* our mappings of its SysV segments */
+    int *objects;               /* descriptors of shared objects, by index */
     pid_t service;              /* our helper in its pid namespace (namespace_service.c); 0 = none */
     struct error err;           /* why it failed; err.code set = failed */
 };

@@ -18,6 +18,12 @@ int huge_page_shift(int fd)
     return __builtin_ctzl((unsigned long)fs.f_bsize);
 }
 
+static uint64_t round_up(uint64_t size, int shift)
+{
+    uint64_t rest = (1ull << shift) - 1;
+    return (size + rest) & ~rest;
+}
+
 static bool is_zero(const char *block, size_t size)
 {
     return block[0] == 0 && memcmp(block, block + 1, size - 1) == 0;
@@ -26,13 +32,13 @@ static bool is_zero(const char *block, size_t size)
 /* hugetlbfs can be read but not written, and does not tell its holes: reading one gives zeroes and allocates nothing. */
 int64_t huge_pages_copy(const struct shared_object *object, int to, struct error *err)
 {
-    size_t page = 1ul << object->huge_shift;
+    size_t page = 1ul << object->huge_shift, size = round_up(object->size, object->huge_shift);
     if (object->size == 0)
         return 0;
-    char *target = mmap(NULL, object->size, PROT_READ | PROT_WRITE, MAP_SHARED, to, 0);
+    char *target = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, to, 0);
     char *buffer = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     int64_t copied = target == MAP_FAILED || buffer == MAP_FAILED ? fail_errno(err, "cannot map the huge pages of %s", object->name) : 0;
-    for (uint64_t at = 0; copied >= 0 && at < object->size; at += page) {
+    for (uint64_t at = 0; copied >= 0 && at < size; at += page) {
         size_t got = 0;
         for (ssize_t part; got < page && (part = pread(object->source, buffer + got, page - got, (off_t)(at + got))) > 0;)
             got += (size_t)part;
@@ -44,7 +50,7 @@ int64_t huge_pages_copy(const struct shared_object *object, int to, struct error
         }
     }
     if (target != MAP_FAILED)
-        munmap(target, object->size);
+        munmap(target, size);
     if (buffer != MAP_FAILED)
         munmap(buffer, page);
     return copied;
@@ -89,7 +95,7 @@ int huge_pages_check(const struct world *world, int branches, struct error *err)
             user = bytes && !user ? world->processes[i] : user;
         }
         for (int i = 0; world->shared && i < world->shared->count; i++)
-            wanted += world->shared->list[i]->huge_shift == shift ? world->shared->list[i]->size : 0;
+            wanted += world->shared->list[i]->huge_shift == shift ? round_up(world->shared->list[i]->size, shift) : 0;
         if (wanted && check_size(shift, wanted * (uint64_t)branches, user ? process_label(user) : "shared memory", err) < 0)
             return -1;
     }

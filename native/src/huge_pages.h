@@ -1,4 +1,4 @@
-/* Memory of huge pages (hugetlbfs): anonymous mappings with MAP_HUGETLB and memfds with MFD_HUGETLB. The host's pool must have room for each copy. */
+/* Memory of huge pages (hugetlbfs): anonymous mappings with MAP_HUGETLB, memfds with MFD_HUGETLB and SysV segments with SHM_HUGETLB. The host's pool must have room for each copy. */
 #ifndef TCLONE_HUGE_PAGES_H
 #define TCLONE_HUGE_PAGES_H
 

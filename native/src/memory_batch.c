@@ -100,7 +100,7 @@ static const struct vma *sysv_first(const struct memory_map *map, const struct v
 static int emit_sysv(struct context *context, const struct vma *vma, struct error *err)
 {
     const struct shared_object *object = vma->object;
-    uint64_t whole = (object->size + 4095) & ~4095ull;
+    uint64_t page = object->huge_shift ? 1ull << object->huge_shift : 4096, whole = (object->size + page - 1) & ~(page - 1);
     const struct vma *first = sysv_first(context->process->map, vma, whole);
     if (!first)
         return fail(err, "unsupported", "%s maps a part of the SysV segment %d, which cannot be forked", context->label, (int)object->inode);

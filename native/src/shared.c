@@ -349,7 +349,6 @@ int shared_make(struct world *world, struct branch *branch, struct error *err)
 {
     struct shared_objects *all = shared_objects(world);
     branch->objects = must_alloc((size_t)(all->count + 1) * sizeof *branch->objects);
-    branch->attached = must_alloc((size_t)(all->count + 1) * sizeof *branch->attached);
     for (int i = 0; i < all->count; i++)
         branch->objects[i] = -1;
     if (copy_shm(world, branch, err) < 0)
@@ -371,8 +370,6 @@ int shared_make(struct world *world, struct branch *branch, struct error *err)
 int64_t shared_fill(struct world *world, struct branch *branch, int index, struct error *err)
 {
     struct shared_object *object = world->shared->list[index];
-    if (object->kind == SHARED_SYSV)
-        return sysv_fill(object, branch->attached[index]);
     if (object->huge_shift)
         return huge_pages_copy(object, branch->objects[index], err);
     int64_t copied = copy_extents(object->source, branch->objects[index], object->size);
@@ -388,8 +385,7 @@ int shared_finish(struct world *world, struct branch *branch, struct error *err)
         if (object->kind == SHARED_MEMFD && object->seals > 0 && object->seals != F_SEAL_SEAL && !shared_filled_early(object)
             && add_seals(branch, object, err) < 0)
             return -1;
-        if (object->kind != SHARED_SYSV)
-            close_fd(&branch->objects[i]);
+        close_fd(&branch->objects[i]);
     }
     return sysv_finish(world, branch, err);
 }

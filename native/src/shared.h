@@ -14,8 +14,7 @@ struct shared_object {
     uint64_t device, inode;     /* inode is the shmid for SysV */
     char *name;                 /* memfd name, or path below /dev/shm; " (deleted)" removed */
     bool linked;                /* a /dev/shm file that still has its name */
-    int source;                 /* readable descriptor of the source's object; -1 for SysV */
-    const char *source_map;     /* our mapping of a SysV segment */
+    int source;                 /* readable descriptor of the source's object */
     uint64_t size;
     mode_t mode;
     uid_t uid;

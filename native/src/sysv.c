@@ -1,5 +1,6 @@
 /* SysV shared memory: segments keep their ids (shm_next_id), keys, owners and removal marks. */
 #include "sysv.h"
+#include "huge_pages.h"
 #include "ipc_namespaces.h"
 
 #include <errno.h>
@@ -62,6 +63,29 @@ struct sysv_identity sysv_identity(const struct namespace *where, int id, const 
                                    .creator_uid = perm->cuid, .creator_gid = perm->cgid };
 }
 
+/*
+ * A segment is a file without a name, that can be opened where it is mapped. To read it there instead would give memory to what nobody has touched yet.
+ * Its mapping ends with a whole page of whatever size it has.
+ */
+static int open_segment(int id, uint64_t size, int flags)
+{
+    static const uint64_t pages[] = { 4096, 1ul << 21, 1ul << 30 };
+    char path[96];
+    int fd = -1;
+    char *at = shmat(id, NULL, flags);
+    if (at == (void *)-1)
+        return -1;
+    for (size_t i = 0; i < sizeof pages / sizeof *pages && fd < 0; i++) {
+        uint64_t end = (uint64_t)at + ((size + pages[i] - 1) & ~(pages[i] - 1));
+        snprintf(path, sizeof path, "/proc/self/map_files/%lx-%lx", (unsigned long)at, (unsigned long)end);
+        fd = open(path, (flags & SHM_RDONLY ? O_RDONLY : O_RDWR) | O_CLOEXEC);
+    }
+    int number = errno;
+    shmdt(at);
+    errno = number;
+    return fd;
+}
+
 static int read_segments(struct world *world, const struct namespace *where, struct error *err)
 {
     struct shm_info info;
@@ -83,9 +107,13 @@ static int read_segments(struct world *world, const struct namespace *where, str
         object->gid = ds.shm_perm.gid;
         object->creator_uid = ds.shm_perm.cuid;
         object->creator_gid = ds.shm_perm.cgid;
-        object->source_map = shmat(id, NULL, SHM_RDONLY);
-        if (object->source_map == (void *)-1)
-            return fail_errno(err, "cannot attach the SysV segment %d", id);
+        object->source = open_segment(id, object->size, SHM_RDONLY);
+        if (object->source < 0)
+            return fail_errno(err, "cannot read the SysV segment %d", id);
+        object->huge_shift = huge_page_shift(object->source);
+        char name[24];
+        snprintf(name, sizeof name, "SysV %d", id);
+        object->name = must_copy_string(name);
     }
     return 0;
 }
@@ -105,7 +133,8 @@ static int make_segment(struct branch *branch, const struct shared_object *objec
     int wanted = (int)object->inode;
     if (sysv_choose_id("shm_next_id", wanted, err) < 0 || sysv_act_as(object->creator_uid, object->creator_gid, err) < 0)
         return -1;
-    int id = shmget(object->key, object->size, IPC_CREAT | IPC_EXCL | (int)(object->mode & 0777)), number = errno;
+    int huge = object->huge_shift ? SHM_HUGETLB | (int)HUGE_SIZE_FLAG(object->huge_shift) : 0;
+    int id = shmget(object->key, object->size, IPC_CREAT | IPC_EXCL | huge | (int)(object->mode & 0777)), number = errno;
     if (sysv_act_as(0, 0, err) < 0)
         return -1;
     errno = number;
@@ -118,9 +147,9 @@ static int make_segment(struct branch *branch, const struct shared_object *objec
         if (shmctl(id, IPC_SET, &ds) < 0)
             return fail_errno(err, "cannot set the owner of SysV segment %d", id);
     }
-    branch->attached[object->index] = shmat(id, NULL, 0);
-    if (branch->attached[object->index] == (void *)-1)
-        return fail_errno(err, "cannot attach the SysV segment %d of the branch", id);
+    branch->objects[object->index] = open_segment(id, object->size, 0);
+    if (branch->objects[object->index] < 0)
+        return fail_errno(err, "cannot open the SysV segment %d of the branch", id);
     return 0;
 }
 
@@ -166,26 +195,9 @@ int sysv_make(struct world *world, struct branch *branch, const struct namespace
     return sysv_leave(home, err) < 0 ? -1 : status;
 }
 
-int64_t sysv_fill(const struct shared_object *object, char *to)
-{
-    /* Pages of zeroes are left as holes: a display buffer is mostly untouched. */
-    static const char zero[4096];
-    int64_t copied = 0;
-    for (uint64_t at = 0; at < object->size; at += sizeof zero) {
-        size_t length = object->size - at < sizeof zero ? (size_t)(object->size - at) : sizeof zero;
-        if (memcmp(object->source_map + at, zero, length) == 0)
-            continue;
-        memcpy(to + at, object->source_map + at, length);
-        copied += (int64_t)length;
-    }
-    return copied;
-}
-
 static int remove_segment(struct branch *branch, const struct shared_object *object, struct error *err)
 {
-    /* The branch's processes have it attached by now; our own mapping only served to fill it. */
-    shmdt(branch->attached[object->index]);
-    branch->attached[object->index] = NULL;
+    (void)branch;
     if (object->marked_removed && shmctl((int)object->inode, IPC_RMID, NULL) < 0)
         return fail_errno(err, "cannot mark the SysV segment %d removed", (int)object->inode);
     return 0;

@@ -22,6 +22,7 @@ struct text {
 /* Everything that a namespace holds. */
 struct objects {
     int segment, removed, set, queue;
+    unsigned long pages;        /* of segments, in memory */
     char *attached, *removed_at;
     mqd_t named, unlinked;
     pid_t holder;
@@ -105,6 +106,14 @@ static void make(int index, struct objects *made)
     MUST(mq_unlink("/ipc-nested-gone"));
 }
 
+/* Of all segments of the namespace. */
+static unsigned long pages_in_memory(void)
+{
+    struct shm_info info;
+    MUST(shmctl(0, SHM_INFO, (struct shmid_ds *)&info));
+    return info.shm_rss;
+}
+
 static void expect_queued(mqd_t queue, const char *text, unsigned priority)
 {
     char got[33] = "";
@@ -167,12 +176,14 @@ static void live(int index)
         enter();
     make(index, &made);
     __atomic_add_fetch(ready, 1, __ATOMIC_SEQ_CST);
+    made.pages = pages_in_memory();
     if (!index) {
         while (__atomic_load_n(ready, __ATOMIC_SEQ_CST) <= INSIDE)
             fidelity_sleep_ms(5);
         fidelity_ready();
     }
     fidelity_await_go();
+    CHECK(!index || pages_in_memory() == made.pages, "segments with %lu pages have %lu", made.pages, pages_in_memory());
     check(&made, index);
 }
 

@@ -1,5 +1,7 @@
-/* Huge pages of the host's pool: private, shared with a child, in a memfd. Where the pool is too small for two more copies nothing is checked. */
+/* Huge pages of the host's pool: private, shared with a child, in a memfd, in a System V segment. Where the pool is too small for two more copies nothing is checked. */
 #include "memory.h"
+
+#include <sys/shm.h>
 
 #define HUGE (2UL << 20)
 #define POOL "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
@@ -18,6 +20,11 @@ int main(void)
     MUST(ftruncate(fd, 2 * HUGE));
     char *memory = mmap(NULL, 2 * HUGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     CHECK(private != MAP_FAILED && shared != MAP_FAILED && memory != MAP_FAILED, "huge pages: %s", strerror(errno));
+    int id = MUST(shmget(IPC_PRIVATE, HUGE + 5000, IPC_CREAT | SHM_HUGETLB | 0600));
+    char *segment = shmat(id, NULL, 0);
+    CHECK(segment != (void *)-1, "a segment of huge pages: %s", strerror(errno));
+    MUST(shmctl(id, IPC_RMID, NULL));
+    strcpy(segment + 12345, "segment");
     strcpy(private + HUGE + 12345, "private");
     strcpy(shared + 12345, "shared");
     strcpy(memory + HUGE + 12345, "memory");
@@ -29,11 +36,13 @@ int main(void)
             fidelity_sleep_ms(10);
         _exit(shared[0] == '!' && strcmp(private + HUGE + 12345, "private") == 0 ? 0 : 1);
     }
-    struct expected expected[] = { expect_unchanged("private", private), expect_unchanged("shared", shared), expect_unchanged("memfd", memory) };
+    struct expected expected[] = { expect_unchanged("private", private), expect_unchanged("shared", shared), expect_unchanged("memfd", memory),
+                                   expect_unchanged("segment", segment) };
 
     fidelity_ready();
     fidelity_await_go();
-    check_unchanged(expected, 3);
+    check_unchanged(expected, 4);
+    CHECK(strcmp(segment + 12345, "segment") == 0 && segment[HUGE] == 0, "segment");
     CHECK(strcmp(private + HUGE + 12345, "private") == 0 && private[0] == 0, "private");
     CHECK(strcmp(shared + 12345, "shared") == 0 && shared[HUGE] == 0, "shared");
     CHECK(strcmp(memory + HUGE + 12345, "memory") == 0 && memory[1] == 0, "memfd");
