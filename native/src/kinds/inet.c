@@ -37,13 +37,17 @@ static bool is_known(int type, int protocol)
     }
 }
 
-/* Half of a datagram waits in the kernel for the rest, where nobody can read it. */
+/*
+ * Half of a datagram (UDP_CORK, MSG_MORE) waits in the kernel for the rest, where nobody can read it. Nothing tells so, but then alone the kernel takes
+ * no bytes more for it without looking at the control message, which is refused otherwise.
+ */
 static bool has_pending_half(int fd, int protocol)
 {
-    int corked = 0, queued = 0;
-    socklen_t size = sizeof corked;
-    return protocol == IPPROTO_UDP && getsockopt(fd, IPPROTO_UDP, UDP_CORK, &corked, &size) == 0 && corked
-           && ioctl(fd, SIOCOUTQ, &queued) == 0 && queued > 0;
+    int queued = 0;
+    struct cmsghdr invalid = { .cmsg_len = 0 };
+    struct msghdr nothing = { .msg_control = &invalid, .msg_controllen = sizeof invalid };
+    return (protocol == IPPROTO_UDP || protocol == IPPROTO_UDPLITE) && ioctl(fd, SIOCOUTQ, &queued) == 0 && queued > 0
+           && sendmsg(fd, &nothing, MSG_MORE | MSG_DONTWAIT | MSG_NOSIGNAL) == 0;
 }
 
 static int check_kind(const struct description *description, int type, int protocol, struct error *err)
@@ -52,7 +56,7 @@ static int check_kind(const struct description *description, int type, int proto
         return fail(err, "unsupported", "%s has type %d and protocol %d (for example SCTP), which cannot be forked; end the program that uses it",
                     description_label(description), type, protocol);
     if (type == SOCK_DGRAM && has_pending_half(description->local, protocol))
-        return fail(err, "unsupported", "%s is corked and holds an unfinished datagram, which cannot be read; let the program send it and fork again",
+        return fail(err, "unsupported", "%s holds an unfinished datagram (UDP_CORK, MSG_MORE), which cannot be read; let the program send it and fork again",
                     description_label(description));
     return 0;
 }
