@@ -15,6 +15,7 @@ from typing import Any
 from aiohttp import WSCloseCode, web
 
 from engine import __version__, doctor, findings, logs, readiness
+from engine.answers import ended_lines, say_server
 from engine.api_changes import ChangeRoutes
 from engine.api_desktop import DesktopRoutes
 from engine.api_exec import serve_exec
@@ -100,7 +101,7 @@ class Api:
         self._sockets: set[web.WebSocketResponse] = set()
 
     def application(self) -> web.Application:
-        app = web.Application(middlewares=[_errors, self._peers], client_max_size=_BODY_LIMIT)
+        app = web.Application(middlewares=[ended_lines, _errors, self._peers], client_max_size=_BODY_LIMIT)
         one = "/v1/workspaces/{ref}"
         app.add_routes(
             [
@@ -132,6 +133,7 @@ class Api:
                 *self._desktops.routes(),
             ]
         )
+        app.on_response_prepare.append(say_server)
         app.on_shutdown.append(self._close_sockets)
         app.on_cleanup.append(self._close_files)
         return app

@@ -103,7 +103,7 @@ class Daemon:
         path = self.config.socket
         path.unlink(missing_ok=True)
         account = _account(self.config.portal_user)
-        images = ImageService(self.config, self.images, self._images_in_use)
+        images = ImageService(self.config, self.images, self._images_in_use, self.manager.events)
         users = {0} | ({account.pw_uid} if account else set())
         api = Api(self.manager, self.forker, images, users)
         runner = web.AppRunner(

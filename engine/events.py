@@ -39,6 +39,8 @@ class Events:
         self._kept: deque[dict[str, Any]] = deque(maxlen=_KEPT)
         self._watchers: set[Watcher] = set()
         self._snapshot = snapshot
+        # Builds and imports of images that are under way, by name: the data of the last `build` event of each.
+        self.builds: dict[str, dict[str, Any]] = {}
 
     @property
     def sequence(self) -> int:
@@ -58,6 +60,15 @@ class Events:
         """What is remembered, the oldest first."""
         return list(self._kept)
 
+    def build(self, image: str, state: dict[str, Any]) -> None:
+        """Publish how far the build of an image is: `phase`, `detail`, `elapsed_ms`, `done`, `error` (a message, or None)."""
+        data = {"image": image, **state}
+        if state["done"] or state["error"] is not None:
+            self.builds.pop(image, None)
+        else:
+            self.builds[image] = data
+        self.publish("build", None, data)
+
     def watch(self, since: int | None) -> Watcher:
         """A watcher that gets first the snapshot or, when `since` is still known, everything after it."""
         watcher = Watcher()
@@ -68,7 +79,7 @@ class Events:
             for event in missed:
                 watcher.offer(event)
         else:
-            watcher.offer({"type": "snapshot", "seq": self._sequence, "workspaces": self._snapshot()})
+            watcher.offer({"type": "snapshot", "seq": self._sequence, "workspaces": self._snapshot(), "builds": list(self.builds.values())})
         self._watchers.add(watcher)
         return watcher
 

@@ -211,23 +211,29 @@ _UMOUNT_DEBS = 'umount "$1/var/cache/apt/archives"'
 
 
 class _PackageProgress:
-    """Reads apt's and dpkg's output for the phase and a count; tells only every twentieth package, a viewer reads no faster."""
+    """Reads apt's and dpkg's output for the phase, a count and the total; tells only every twentieth package, a viewer reads no faster."""
 
     _LINE = re.compile(r"(Get:\d+|Unpacking|Setting up) (\S+)")
+    _TOTAL = re.compile(r"(\d+) upgraded, (\d+) newly installed")
     _PHASES = {"Unpacking": "unpack", "Setting up": "configure"}
 
     def __init__(self, clock: ProgressClock) -> None:
         self._clock = clock
         self._counts: dict[str, int] = {}
+        # apt is asked twice, for the essential packages and for the others, and says each time how many there will be.
+        self._total = 0
 
     def __call__(self, line: str) -> None:
+        total = self._TOTAL.match(line)
+        if total is not None:
+            self._total += int(total[2])
         match = self._LINE.match(line)
         if match is None:
             return
         phase = self._PHASES.get(match[1], "fetch")
         count = self._counts[phase] = self._counts.get(phase, 0) + 1
         if count % 20 == 1:
-            self._clock(phase, f"{count} packages")
+            self._clock(phase, f"{count} of {self._total} packages" if count <= self._total else f"{count} packages")
 
 
 def _pip() -> Sequence[str]:

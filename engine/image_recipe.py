@@ -22,9 +22,14 @@ _SUITE = re.compile(r"[a-z]+")
 _IGNORED_NAMES = {"README.md", "__pycache__"}
 
 
+def is_valid_name(name: str) -> bool:
+    """Whether `name` can name an image."""
+    return _NAME.fullmatch(name) is not None
+
+
 def valid_name(name: str) -> str:
     """`name` itself when it can name an image; raises BadRequest otherwise."""
-    if not _NAME.fullmatch(name):
+    if not is_valid_name(name):
         raise BadRequest(f"image name {name!r} is not valid: use lower-case letters, digits, '.', '_' and '-', at most 63")
     return name
 

@@ -14,21 +14,25 @@ from aiohttp import web
 from engine import image_build
 from engine.config import Config
 from engine.errors import BadRequest, EngineError, Internal
+from engine.events import Events
+from engine.image_recipe import is_valid_name
 from engine.images import Image, ImageStore
 
 log = logging.getLogger(__name__)
 
 _KEEPALIVE_SECONDS = 15.0
+_Tell = Callable[[dict[str, Any]], None]
 _Work = Callable[[Callable[[str, str, float], None]], Awaitable[Image]]
 
 
 class ImageService:
-    """`in_use` gives the digests that workspaces stand on."""
+    """`in_use` gives the digests that workspaces stand on; `events` hears of every build, whoever asked for it."""
 
-    def __init__(self, config: Config, store: ImageStore, in_use: Callable[[], set[str]]) -> None:
+    def __init__(self, config: Config, store: ImageStore, in_use: Callable[[], set[str]], events: Events) -> None:
         self._config = config
         self._store = store
         self._in_use = in_use
+        self._events = events
 
     async def list(self, _: web.Request) -> web.Response:
         images = await asyncio.to_thread(self._store.list)
@@ -40,7 +44,7 @@ class ImageService:
 
     async def build(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["name"]
-        return await _stream(request, lambda progress: image_build.build(name, self._config, progress))
+        return await _stream(request, lambda progress: image_build.build(name, self._config, progress), self._told(name))
 
     async def import_(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -54,18 +58,34 @@ class ImageService:
         from engine import image_import
 
         path, name = Path(body["path"]), body["name"]
-        return await _stream(request, lambda progress: image_import.import_image(path, name, self._config, progress))
+        return await _stream(request, lambda progress: image_import.import_image(path, name, self._config, progress), self._told(name))
+
+    def _told(self, name: str) -> _Tell:
+        """What passes on the lines of one operation as events. A name that no image can have is nobody's business."""
+
+        def tell(line: dict[str, Any]) -> None:
+            state = {"phase": line.get("phase", ""), "detail": line.get("detail", ""), "elapsed_ms": line.get("elapsed_ms"), "done": "done" in line}
+            error = line.get("error")
+            self._events.build(name, {**state, "error": error["message"] if error else None})
+
+        return tell if is_valid_name(name) else lambda _: None
 
 
-async def _stream(request: web.Request, start: _Work) -> web.StreamResponse:
-    """Run the work and stream its progress as NDJSON. The work goes away with its reader: a build that nobody waits for stops."""
+async def _stream(request: web.Request, start: _Work, tell: _Tell) -> web.StreamResponse:
+    """Run the work and stream its progress as NDJSON; `tell` gets the same lines. The work goes away with its reader: a build that nobody waits for
+    stops."""
     lines: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
     def progress(phase: str, detail: str, elapsed_ms: float) -> None:
         line = {"phase": phase, "detail": detail, "elapsed_ms": round(elapsed_ms, 1)}
-        loop.call_soon_threadsafe(lines.put_nowait, line)
+        loop.call_soon_threadsafe(heard, line)
 
+    def heard(line: dict[str, Any]) -> None:
+        lines.put_nowait(line)
+        tell(line)
+
+    told = False
     answer = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
     await answer.prepare(request)
     task = asyncio.ensure_future(start(progress))
@@ -79,12 +99,17 @@ async def _stream(request: web.Request, start: _Work) -> web.StreamResponse:
             getter.cancel()
             if not task.done():
                 await _write(answer, {"phase": "working", "detail": "", "elapsed_ms": None})
-        await _write(answer, _outcome(task))
+        outcome = _outcome(task)
+        tell(outcome)
+        told = True
+        await _write(answer, outcome)
         await answer.write_eof()
     finally:
         if not task.done():
             task.cancel()
             await asyncio.wait({task})
+        if not told:
+            tell({"error": {"message": "whoever asked for it went away; ask for it again"}})
     return answer
 
 

@@ -101,17 +101,17 @@ def verify(stored: str | None, password: str) -> bool:
 def check_new_password(user: str, password: str) -> None:
     """Raises Malformed for one that is easily guessed: short, of few symbols, or made of common parts and the user's name."""
     if not SHORTEST_PASSWORD <= len(password) <= _LONGEST_PASSWORD:
-        raise Malformed(f"a password has {SHORTEST_PASSWORD} to {_LONGEST_PASSWORD} characters")
+        raise Malformed(f"a password has {SHORTEST_PASSWORD} to {_LONGEST_PASSWORD} characters", field="new_password")
     if len(set(password)) < _FEWEST_SYMBOLS:
-        raise Malformed(f"a password has at least {_FEWEST_SYMBOLS} different characters")
+        raise Malformed(f"a password has at least {_FEWEST_SYMBOLS} different characters", field="new_password")
     if guessable(password, user):
-        raise Malformed("this password is made of words, rows of keys, repeats or the user's name, which are tried first; choose one with more of your own in it")
+        raise Malformed("this password is made of words, rows of keys, repeats or the user's name, which are tried first; choose one with more of your own in it", field="new_password")
 
 
 def check_name(user: str) -> None:
     """Raises Malformed."""
     if not _NAME.fullmatch(user):
-        raise Malformed("a user's name has 1 to 64 of a-z, 0-9 and . _ @ + -, and begins and ends with a letter or digit")
+        raise Malformed("a user's name has 1 to 64 of a-z, 0-9 and . _ @ + -, and begins and ends with a letter or digit", field="user")
 
 
 # Reading
@@ -141,7 +141,7 @@ def add(connection: sqlite3.Connection, user: str, role: Role, password_hash: st
     """A new account; `password_hash` is "" for one without a password. Raises Malformed, Conflicting."""
     check_name(user)
     if find(connection, user) is not None:
-        raise Conflicting(f"there is a user {user} already")
+        raise Conflicting(f"there is a user {user} already", field="user")
     if connection.execute("SELECT count(*) FROM accounts").fetchone()[0] >= _MOST_USERS:
         raise Conflicting(f"there are {_MOST_USERS} users already; remove some")
     row = (user, password_hash, time.time(), role, one_time)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from engine.answers import ended_lines
 from engine.config import Config
 from portal import accounts, audit, logs, oidc, security
 from portal.access import Access
@@ -120,7 +121,7 @@ class Control:
         self.public = self._public(Pages(self._is_admin, by_provider=provider is not None))
 
     def _public(self, pages: Pages) -> web.Application:
-        guards = [logs.follow, self.tracing.follow, self._metrics.count, pages.html_errors, security.errors, security.canonical_host, security.same_origin]
+        guards = [logs.follow, self.tracing.follow, self._metrics.count, ended_lines, pages.html_errors, security.errors, security.canonical_host, security.same_origin]
         app = web.Application(middlewares=guards, client_max_size=_BODY_LIMIT)
         app[security.SESSIONS] = self.sessions
         passwords = Passwords(self.database)

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import pydantic
 from aiohttp import web
+from pydantic_core import ErrorDetails
 
 from portal.errors import Malformed
 
@@ -58,7 +59,8 @@ def checked(value: dict[str, Any], model: type[B]) -> B:
     try:
         return model.model_validate(value)
     except pydantic.ValidationError as error:
-        raise Malformed(_problem(error, model)) from None
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        raise Malformed(_problem(first, model), field=_name(first).partition(".")[0]) from None
 
 
 def _figure(text: str) -> float:
@@ -72,10 +74,14 @@ def _no_figure(text: str) -> float:
     raise ValueError(f"{text} is not JSON")
 
 
-def _problem(error: pydantic.ValidationError, model: type[Body]) -> str:
-    """The first thing wrong, in one line, without the value that was sent (it may be a secret)."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    name = ".".join(str(part) for part in first["loc"])[:60]
-    if first["type"] == "extra_forbidden":
+def _name(problem: ErrorDetails) -> str:
+    """Which field is wrong, those inside others with a dot between."""
+    return ".".join(str(part) for part in problem["loc"])[:60]
+
+
+def _problem(problem: ErrorDetails, model: type[Body]) -> str:
+    """What is wrong, in one line, without the value that was sent (it may be a secret)."""
+    name = _name(problem)
+    if problem["type"] == "extra_forbidden":
         return f"unknown field {name!r}; known: {', '.join(model.model_fields)}"
-    return f"{name}: {first['msg'][:1].lower()}{first['msg'][1:200]}"
+    return f"{name}: {problem['msg'][:1].lower()}{problem['msg'][1:200]}"

@@ -1,4 +1,5 @@
-"""Image builds that somebody started in a page. A build goes on when the page is closed; it ends with the portal."""
+"""Image builds that somebody started in a page. A build goes on when the page is closed; it ends with the portal. How far it is the engine tells by its
+events, as of builds that somebody started elsewhere."""
 
 from __future__ import annotations
 
@@ -15,6 +16,9 @@ from portal.node import Node
 log = logging.getLogger(__name__)
 
 
+_LONGEST_ABOUT = 300
+
+
 class Builds:
     """`recipes` is the directory with one folder for each image that can be built."""
 
@@ -25,9 +29,9 @@ class Builds:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def list(self) -> list[dict[str, Any]]:
-        """Images: built ones as the engine has them, the others by name; each with `built` and the build under way or failed."""
+        """Images: built ones as the engine has them, the others by name; each with `built`, what it is `about`, and the build under way or failed."""
         built = await self._node.images()
-        names = await asyncio.to_thread(self._recipe_names)
+        names = await asyncio.to_thread(self._recipes_here)
         found: dict[str, dict[str, Any]] = {}
         for image in built:
             # The engine lists the newest first; an older one of the same name cannot be launched by name.
@@ -36,16 +40,17 @@ class Builds:
             found.setdefault(name, {"name": name, "built": False})
         for name, image in found.items():
             image["recipe"] = name in names
+            image["about"] = names.get(name, "")
             image["build"] = self._feed.builds.get(name)
         return sorted(found.values(), key=lambda image: (not image.get("desktop"), image["name"]))
 
     async def start(self, name: str) -> None:
         """Begin a build unless one of that name is under way. Raises NotThere for a name that has no recipe."""
-        if name not in await asyncio.to_thread(self._recipe_names):
+        if name not in await asyncio.to_thread(self._recipes_here):
             raise NotThere(f"there is no recipe for an image {name!r}")
         if name in self._tasks:
             return
-        self._report(name, phase="start", detail="", elapsed_ms=0, done=False, error=None)
+        self._feed.build({"image": name, "phase": "start", "elapsed_ms": 0})
         task = asyncio.create_task(self._run(name), name=f"build {name}")
         self._tasks[name] = task
         task.add_done_callback(lambda _: self._tasks.pop(name, None))
@@ -59,38 +64,25 @@ class Builds:
         error = "the engine ended its answer early; its log has more"
         try:
             async for line in self._node.build(name):
-                if "done" in line:
-                    self._report(name, phase="done", detail="", done=True, error=None)
+                if "done" in line or isinstance(line.get("error"), dict):
                     return
-                if isinstance(line.get("error"), dict):
-                    error = str(line["error"].get("message", "the build failed"))
-                    break
-                self._progress(name, line)
         except (EngineError, PortalError) as failure:
             error = failure.message
         except Exception:  # noqa: BLE001 - the page must hear of it, whatever it was
             log.exception("build of %s failed", name)
             error = "the build failed; the portal's log has more"
-        self._report(name, phase="failed", detail="", done=False, error=error[:2000])
+        self._feed.build({"image": name, "phase": "failed", "error": error})
 
-    def _progress(self, name: str, line: dict[str, Any]) -> None:
-        phase, elapsed = line.get("phase"), line.get("elapsed_ms")
-        if not isinstance(phase, str) or phase == "working":
-            return
-        measured = elapsed if isinstance(elapsed, int | float) else None
-        detail = str(line.get("detail") or "")[:300]
-        self._report(name, phase=phase[:80], detail=detail, elapsed_ms=measured, done=False, error=None)
+    def _recipes_here(self) -> dict[str, str]:
+        """Name of each image that can be built to what its recipe says of it."""
+        return {path.parent.name: _about(path) for path in self._recipes.glob("*/recipe.toml")}
 
-    def _report(self, name: str, **rest: Any) -> None:
-        state = {"image": name, "elapsed_ms": None, **rest}
-        if state["done"]:
-            self._feed.builds.pop(name, None)
-        else:
-            self._feed.builds[name] = state
-        self._feed.publish("build", **state)
 
-    def _recipe_names(self) -> list[str]:
-        return [path.parent.name for path in self._recipes.glob("*/recipe.toml")]
+def _about(recipe: Path) -> str:
+    """The comment on a recipe's first line, which tells people what the image is; "" without one."""
+    with recipe.open(errors="replace") as file:
+        first = file.readline(_LONGEST_ABOUT)
+    return first.lstrip("#").strip() if first.startswith("#") else ""
 
 
 def _shown(image: dict[str, Any]) -> dict[str, Any]:

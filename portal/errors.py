@@ -6,7 +6,8 @@ from typing import Any
 
 
 class PortalError(Exception):
-    """Base of every refusal the portal makes itself. `code` and `status` are what the browser sees, and `more` beside the message."""
+    """Base of every refusal the portal makes itself. `code` and `status` are what the browser sees, and `more` beside the message: `field`, when one
+    field of the body was wrong, is its name."""
 
     code = "internal"
     status = 500
@@ -60,6 +61,12 @@ class NewPasswordNeeded(PortalError):
 
 class CrossSite(PortalError):
     code, status = "csrf", 403
+
+
+class WrongType(PortalError):
+    """The body is of another type than the route takes; a form of another site can send none of those."""
+
+    code, status = "media_type", 415
 
 
 class TooMany(PortalError):

@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 _KEPT = 2048
 _QUEUE = 512
 _MOST_PHASES = 64
+_MOST_BUILDS = 32
+_LONGEST_NAME = 80
 _AGAIN_SECONDS = 1.0
 _PROBE_UP_SECONDS = 5.0
 _PROBE_DOWN_SECONDS = 0.5
@@ -167,6 +169,7 @@ class Feed:
         self._set_engine("up", "")
         if kind == "snapshot":
             self._take_snapshot(event.get("workspaces"))
+            self._take_builds(event.get("builds"))
             self.listed.set()
         elif kind == "workspace":
             self._put(checked_workspace(data))
@@ -179,6 +182,36 @@ class Feed:
             self.publish("fork", workspace=source, data=result)
         elif kind == "gone" and isinstance(identity, str):
             self._drop(identity)
+        elif kind == "build" and isinstance(data, dict):
+            self.build(data)
+
+    def build(self, told: dict[str, Any]) -> None:
+        """Note and publish how far the build of an image is, as the engine's `build` events say it. One that failed is kept until the next of its name."""
+        image, elapsed, error = str(told.get("image"))[:_LONGEST_NAME], told.get("elapsed_ms"), told.get("error")
+        state = {
+            "image": image,
+            "phase": str(told.get("phase") or "")[:80],
+            "detail": str(told.get("detail") or "")[:300],
+            "elapsed_ms": elapsed if isinstance(elapsed, int | float) else None,
+            "done": told.get("done") is True,
+            "error": None if error is None else str(error)[:2000],
+        }
+        self.builds.pop(image, None)
+        if not state["done"]:
+            self.builds[image] = state
+            if len(self.builds) > _MOST_BUILDS:
+                del self.builds[next(iter(self.builds))]
+        self.publish("build", **state)
+
+    def _take_builds(self, listed: object) -> None:
+        """Those under way, of a snapshot. Others that were have ended while nobody listened: pages ask what became of them."""
+        items = [item for item in (listed if isinstance(listed, list) else []) if isinstance(item, dict)]
+        now = {str(item.get("image")) for item in items}
+        for image, state in list(self.builds.items()):
+            if image not in now and state["error"] is None:
+                self.build({**state, "phase": "done", "detail": "", "done": True})
+        for item in items:
+            self.build(item)
 
     def _take_snapshot(self, listed: object) -> None:
         items = [checked_workspace(item) for item in (listed if isinstance(listed, list) else [])]

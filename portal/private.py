@@ -16,6 +16,7 @@ from typing import Annotated
 import pydantic
 from aiohttp import WSMsgType, web
 
+from engine.answers import ended_lines, say_server
 from portal import audit, security
 from portal.bodies import Body, parsed
 from portal.errors import Denied
@@ -58,7 +59,7 @@ class Private:
         self._sockets: set[web.WebSocketResponse] = set()
 
     def application(self) -> web.Application:
-        app = web.Application(middlewares=[own_user_only, security.errors], client_max_size=16 * 1024)
+        app = web.Application(middlewares=[ended_lines, own_user_only, security.errors], client_max_size=16 * 1024)
         app.add_routes(
             [
                 web.get("/health", self._health),
@@ -67,6 +68,7 @@ class Private:
                 web.get("/sessions/watch", self._watch),
             ]
         )
+        app.on_response_prepare.append(say_server)
         app.on_shutdown.append(self._close)
         return app
 

@@ -9,7 +9,7 @@ from aiohttp import hdrs, web
 
 from engine.errors import EngineError
 from portal import hosts
-from portal.errors import CrossSite, LoginNeeded, PortalError, error_body
+from portal.errors import CrossSite, LoginNeeded, PortalError, WrongType, error_body
 from portal.sessions import Session, Sessions
 
 log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ async def same_origin(request: web.Request, handler: Handler) -> web.StreamRespo
             raise LoginNeeded("send a token; what comes from a page of the portal has an Origin")
         require_same_origin(request)
     if request.method not in _SAFE and request.body_exists and request.content_type not in _bodies(request):
-        raise CrossSite(f"the body must be {_bodies(request)[-1]}")
+        raise WrongType(f"the body is of type {request.content_type}; send it with Content-Type: {' or '.join(_bodies(request))}")
     return await handler(request)
 
 

@@ -55,13 +55,13 @@ def create(connection: sqlite3.Connection, user: str, role: Role, name: str, sco
     """A new token and its secret, which exists nowhere else. `days` None: it never expires. Raises Malformed, Forbidden, Conflicting."""
     wanted = frozenset(scopes)
     if not wanted:
-        raise Malformed(f"a token needs a scope: {', '.join(Scope)}")
+        raise Malformed(f"a token needs a scope: {', '.join(Scope)}", field="scopes")
     if beyond := closure(wanted) - scopes_of(role):
         raise Forbidden(f"{user} has no scope {', '.join(sorted(beyond))}, so a token of {user} cannot have it")
     if not name.strip() or len(name) > LONGEST_NAME:
-        raise Malformed(f"a token needs a name of at most {LONGEST_NAME} characters")
+        raise Malformed(f"a token needs a name of at most {LONGEST_NAME} characters", field="name")
     if days is not None and not 0 < days <= MOST_DAYS:
-        raise Malformed(f"a token lives for up to {MOST_DAYS} days, or for ever")
+        raise Malformed(f"a token lives for up to {MOST_DAYS} days, or for ever", field="days")
     if connection.execute("SELECT count(*) FROM tokens WHERE user = ?", (user,)).fetchone()[0] >= _MOST_PER_USER:
         raise Conflicting(f"{user} has {_MOST_PER_USER} tokens already; revoke some")
     now = time.time()

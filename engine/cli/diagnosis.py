@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from typing import Any
 
@@ -25,11 +26,10 @@ async def doctor(config: Config, as_json: bool) -> int:
     return 0 if all(check["ok"] for check in checks) else Unavailable.exit_status
 
 
-async def examine(config: Config, ref: str, as_json: bool) -> int:
+async def examine(client: EngineClient, arguments: argparse.Namespace) -> int:
     """Print everything that keeps a workspace from being forked, and what its branches will not have; status 1 when it cannot be forked."""
-    async with EngineClient(config.socket) as client:
-        found = await client.examine(ref)
-    if as_json:
+    found = await client.examine(arguments.workspace)
+    if arguments.json:
         output.as_json(found)
     else:
         name, count = found["workspace"], len(found["blockers"]) + found["blockers_omitted"]

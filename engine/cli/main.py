@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from engine import __version__
-from engine.cli import output, parser
+from engine.cli import guess, output, parser
 from engine.config import Config
-from engine.errors import EngineError
+from engine.errors import EngineError, NotFound
 
 if TYPE_CHECKING:
     from engine.client import EngineClient
@@ -139,14 +139,21 @@ async def _with_asyncio(config: Config, arguments: argparse.Namespace) -> int:
 
             if arguments.workspace is None:
                 return await diagnosis.doctor(config, arguments.json)
-            return await diagnosis.examine(config, arguments.workspace, arguments.json)
+            return await _with_engine(config, diagnosis.examine, arguments)
         case "version":
             return await _version(config)
         case name:
-            from engine.client import EngineClient
+            return await _with_engine(config, _engine_commands()[name], arguments)
 
-            async with EngineClient(config.socket) as client:
-                return await _engine_commands()[name](client, arguments)
+
+async def _with_engine(config: Config, handler: Handler, arguments: argparse.Namespace) -> int:
+    from engine.client import EngineClient
+
+    async with EngineClient(config.socket) as client:
+        try:
+            return await handler(client, arguments)
+        except NotFound as error:
+            raise await guess.explained(client, error, arguments) from error
 
 
 def _engine_commands() -> dict[str, Handler]:

@@ -11,6 +11,7 @@ from engine.cli.grammar import Help as _Help
 from engine.cli.grammar import command as _command
 from engine.cli.grammar import json_option as _json
 from engine.cli.grammar import workspace as _workspace
+from engine.cli.guess import Parser
 
 _EPILOG = """\
 examples:
@@ -30,7 +31,7 @@ TCLONE_PORTAL_PORT; docs/reference/cli.md has everything.
 
 def build() -> argparse.ArgumentParser:
     """The whole parser. `arguments.command` and, for images, `arguments.action` say what to run."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="tclone",
         description="Launch a Linux desktop in a container, fork it live, and drive every branch side by side.",
         epilog=_EPILOG,

@@ -192,11 +192,36 @@ async def _remove_workspaces(config: Config) -> None:
         print(f"tclone: {printable(failure)}", file=sys.stderr)
 
 
+class _Greeting:
+    """What `tclone up` tells the user: address, certificate fingerprint and, the one time it is known, the first password, once."""
+
+    def __init__(self, config: Config, port: int, password: str | None) -> None:
+        self._config = config
+        self._port = port
+        self._password = password
+
+    def show(self) -> None:
+        """Everything, at once also to a reader behind a pipe: what comes after it may take minutes."""
+        print(f"TClone is up at {url(self._config, self._port)}")
+        authority = services.authority(self._config)
+        print(f"  CA certificate  {authority.path}")
+        print(f"  SHA-256         {authority.fingerprint}")
+        self.show_password()
+
+    def show_password(self) -> None:
+        """The password unless it was shown already, or was never known."""
+        if self._password is not None:
+            print(f"  password        {self._password}")
+            print("                  (user admin; shown this once, `tclone passwd` makes another)")
+            self._password = None
+        sys.stdout.flush()
+
+
 def up(config: Config, detach: bool, port: int | None, supervised: bool, image: str | None) -> int:
     """Start everything. Returns the exit status. Raises EngineError.
 
     `supervised` marks the process that a detached `up` starts behind itself: it says nothing on success. `image` is built when its
-    recipe's image is missing, before the address is told.
+    recipe's image is missing, after the address and the password were told: a first build takes minutes, and the portal shows it.
     """
     host.require_root("up")
     port = port or config.portal_port
@@ -213,32 +238,32 @@ def up(config: Config, detach: bool, port: int | None, supervised: bool, image: 
                 return _already(config, present, port)
             host.require_free_port(port)
             password = services.first_start(config)
+    greeting = _Greeting(config, port, password)
     try:
         if detach:
             _detach(config, port)
+            greeting.show()
             if image is not None:
                 asyncio.run(_ensure_image(config, image))
-            _welcome(config, port, password)
         else:
-            _stay(config, port, password, image, supervised)
+            _stay(config, port, greeting, image, supervised)
     except EngineError:
-        if password is not None:
-            _show_password(password)
+        greeting.show_password()
         raise
     return 0
 
 
-def _stay(config: Config, port: int, password: str | None, image: str | None, quiet: bool) -> None:
+def _stay(config: Config, port: int, greeting: _Greeting, image: str | None, quiet: bool) -> None:
     """Be the supervisor until a signal. Raises Conflict, Unavailable."""
     with _only_one(config), Progress("tclone up", quiet=quiet) as progress:
 
         async def ready() -> None:
             progress.close()
+            if not quiet:
+                greeting.show()
+                print("Ctrl-C stops TClone and removes its workspaces.", file=sys.stderr)
             if image is not None:
                 await _ensure_image(config, image)
-            if not quiet:
-                _welcome(config, port, password)
-                print("Ctrl-C stops TClone and removes its workspaces.", file=sys.stderr)
 
         try:
             asyncio.run(supervise(config, port, progress.phase, ready))
@@ -258,22 +283,6 @@ def _already(config: Config, present: Running, port: int) -> int:
         raise Conflict(f"TClone is already up on port {present.port} (pid {present.pid}); run `tclone down --keep` first to change the port")
     print(f"TClone is already up at {url(config, present.port)} (pid {present.pid})")
     return 0
-
-
-def _welcome(config: Config, port: int, password: str | None) -> None:
-    """Address, certificate fingerprint and, the one time it is known, the first password."""
-    print(f"TClone is up at {url(config, port)}")
-    authority = services.authority(config)
-    print(f"  CA certificate  {authority.path}")
-    print(f"  SHA-256         {authority.fingerprint}")
-    if password is not None:
-        _show_password(password)
-    sys.stdout.flush()
-
-
-def _show_password(password: str) -> None:
-    print(f"  password        {password}")
-    print("                  (user admin; shown this once, `tclone passwd` makes another)")
 
 
 def _detach(config: Config, port: int) -> None:

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
-from engine.cli import output, values
+from engine.cli import guess, output, values
 from engine.cli.output import Progress
 from engine.client import EngineClient
 from engine.config import Config
@@ -258,7 +258,8 @@ async def rm(client: EngineClient, arguments: argparse.Namespace) -> int:
     for ref in removed:
         print(ref)
     for failure in failures:
-        output.error(failure.message)
+        told = await guess.explained(client, failure, arguments) if isinstance(failure, NotFound) else failure
+        output.error(told.message)
     return failures[0].exit_status if failures else 0
 
 

@@ -10,7 +10,7 @@ from aiohttp import hdrs, web
 
 from engine.query import base_of, check_path, path_of, switch
 from portal import audit
-from portal.errors import Malformed
+from portal.errors import Malformed, WrongType
 from portal.identity import Identity
 from portal.inside import Inside, read_headers
 from portal.parameters import BASE, PATH, flag
@@ -97,7 +97,7 @@ class Files:
     async def _write(self, call: Call) -> web.Response:
         request = call.request
         if request.content_type != _BYTES:
-            raise Malformed(f"a file is sent as {_BYTES}")
+            raise WrongType(f"the body is of type {request.content_type}; send a file with Content-Type: {_BYTES}")
         overwrite = switch(request, "overwrite")
         pieces = _pieces(request)
         entry = await self._inside.write_file(call.workspace, path_of(request), pieces, request.content_length, overwrite)

@@ -72,4 +72,4 @@ def _scope(text: str) -> Scope:
     try:
         return Scope(text)
     except ValueError:
-        raise Malformed(f"a scope is one of {', '.join(Scope)}") from None
+        raise Malformed(f"a scope is one of {', '.join(Scope)}", field="scopes") from None

@@ -120,4 +120,4 @@ def _role(text: str) -> Role:
     try:
         return Role(text)
     except ValueError:
-        raise Malformed(f"a role is one of {', '.join(Role)}") from None
+        raise Malformed(f"a role is one of {', '.join(Role)}", field="role") from None

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from multidict import CIMultiDict
 
+from engine.answers import SERVER
 from portal import hosts
 
 # Every cookie of ours begins so; a workspace neither sees nor sets one.
@@ -23,9 +24,10 @@ _PEER_CLAIMS = frozenset({"forwarded", "x-real-ip", "x-client-ip", "true-client-
 _NOT_CONNECTION_OPTIONS = frozenset({"host", "content-length", "content-type", "cookie", "authorization", "origin"})
 # Credentials that only the proxy may put on a request to a desktop.
 _DESKTOP_CREDENTIALS = frozenset({"authorization", "selkies-authorization"})
-# What a hostile desktop could do to the portal next to it: framing rules, transport rules of the host, other sites' data.
+# What a hostile desktop could do to the portal next to it: framing rules, transport rules of the host, other sites' data. And what tells which
+# versions run.
 _DESKTOP_DROPPED = frozenset(
-    {"x-frame-options", "strict-transport-security", "public-key-pins", "alt-svc", "clear-site-data", "service-worker-allowed"}
+    {"server", "x-powered-by", "x-frame-options", "strict-transport-security", "public-key-pins", "alt-svc", "clear-site-data", "service-worker-allowed"}
 )
 
 
@@ -122,7 +124,9 @@ def desktop_policy(portal_origin: str) -> Mapping[str, str]:
 
 def response_headers(headers: CIMultiDict[str]) -> CIMultiDict[str]:
     """End-to-end headers of a response of control's: all of them, every value of each."""
-    return CIMultiDict(_end_to_end(headers))
+    result = CIMultiDict(_end_to_end(headers))
+    result["Server"] = SERVER
+    return result
 
 
 def desktop_response_headers(headers: CIMultiDict[str], portal_origin: str) -> CIMultiDict[str]:
@@ -146,4 +150,5 @@ def desktop_response_headers(headers: CIMultiDict[str], portal_origin: str) -> C
         result.add(name, value)
     for name, value in policy.items():
         result.add(name, value)
+    result["Server"] = SERVER
     return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 from string import Template
 
 from aiohttp import web
@@ -108,7 +109,8 @@ def error_response(request: web.BaseRequest, error: StreamError, portal_origin: 
             head = '<meta http-equiv="refresh" content="2">' if error.status in _RETRY_SECONDS else ""
             response = _html("Not available", f"<p>{html.escape(error.message)}</p>", error.status, head)
     else:
-        response = web.json_response({"error": {"code": error.code, "message": error.message}}, status=error.status)
+        text = json.dumps({"error": {"code": error.code, "message": error.message}}) + "\n"
+        response = web.Response(text=text, content_type="application/json", status=error.status)
     if error.status in _RETRY_SECONDS:
         response.headers["Retry-After"] = str(_WAIT_SECONDS if isinstance(error, NotReady) else _RETRY_SECONDS[error.status])
     response.headers["Cache-Control"] = "no-store"

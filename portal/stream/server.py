@@ -18,6 +18,7 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 from multidict import CIMultiDict
 
+from engine.answers import SERVER
 from portal import logs
 from portal.quiet import quiet
 from portal.stream import pages
@@ -203,6 +204,8 @@ class StreamServer:
         identity = logs.new_id()
         with logs.following(identity, request.method) as answer:
             response = await self._answer(request, identity)
+            if not response.prepared:
+                response.headers["Server"] = SERVER
             answer.status = response.status
             return response
 

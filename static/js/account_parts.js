@@ -24,9 +24,9 @@ export const choice = (choices, chosen) =>
 
 export const actions = (...buttons) => h("div", { className: "row-actions" }, ...buttons);
 
-/** Show a secret that exists nowhere else, until it is dismissed. */
+/** Show a secret that exists nowhere else, all of it, until it is dismissed. */
 export function showOnce(dialog, note, secret) {
-  const field = h("input", { type: "text", readOnly: true, value: secret, className: "secret", spellcheck: false, autocomplete: "off", aria: { label: note } });
+  const field = h("textarea", { readOnly: true, value: secret, className: "secret", rows: 1, spellcheck: false, autocomplete: "off", aria: { label: note } });
   const copy = button(again.copy, {
     kind: "primary",
     on: async () => {
@@ -41,11 +41,12 @@ export function showOnce(dialog, note, secret) {
   field.select();
 }
 
-/** A dialog whose form does `work` and stays open, with the reason, when that fails. */
-export function formDialog(title, fields, label, work, kind = "primary") {
+/** A dialog whose form does `work` and stays open, with the reason, when that fails. `named`: the portal's name of a field to its input; `after`: what
+ * stands below the buttons. */
+export function formDialog(title, fields, label, work, { kind = "primary", named = {}, after = [] } = {}) {
   const dialog = new Dialog(title, { className: "narrow" });
   const submit = submitButton(label, kind);
-  dialog.step(fields, [button(again.cancel, { on: () => dialog.close() }), submit]);
+  dialog.step(fields, [button(again.cancel, { on: () => dialog.close() }), submit], after);
   dialog.onSubmit = async () => {
     if (submit.disabled) return;
     submit.disabled = true;
@@ -53,7 +54,7 @@ export function formDialog(title, fields, label, work, kind = "primary") {
     try {
       await work(dialog);
     } catch (failure) {
-      dialog.showError(failure.message);
+      dialog.showError(failure, named);
     }
     submit.disabled = false;
   };

@@ -3,7 +3,8 @@
 import { changePassword } from "./account_api.js";
 import { fillPart } from "./account_parts.js";
 import { field, submitButton } from "./dialog.js";
-import { h } from "./dom.js";
+import { h, prose } from "./dom.js";
+import { Fault, clearFaults, faultyField, markFault } from "./faults.js";
 import { account } from "./strings.js";
 import { toast } from "./toast.js";
 
@@ -21,19 +22,24 @@ export function passwordPart(section, known) {
   const user = h("input", { type: "text", autocomplete: "username", value: known.user, hidden: true, readOnly: true });
   const fields = [user, field(account.current, current), field(account.fresh, fresh), field(account.again, repeated)];
   const form = h("form", { noValidate: true, className: "stack" }, ...fields, error, submitButton(account.change));
+  const tell = (failure) => {
+    error.replaceChildren(...prose(failure.message));
+    error.hidden = false;
+    const faulty = faultyField(failure, { password: current, new_password: fresh });
+    if (faulty) markFault(faulty, error);
+  };
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     error.hidden = true;
+    clearFaults(form);
     if (fresh.value !== repeated.value) {
-      error.textContent = account.different;
-      error.hidden = false;
+      tell(new Fault(account.different, repeated));
       return;
     }
     try {
       await changePassword(current.value, fresh.value);
     } catch (failure) {
-      error.textContent = failure.code === "denied" ? account.wrong : failure.message;
-      error.hidden = false;
+      tell(failure.code === "denied" ? new Fault(account.wrong, current) : failure);
       return;
     }
     form.reset();

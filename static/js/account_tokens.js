@@ -5,6 +5,7 @@ import { actions, choice, fillPart, formDialog, showOnce, table } from "./accoun
 import { dateTime } from "./dates.js";
 import { field } from "./dialog.js";
 import { button, h } from "./dom.js";
+import { Fault } from "./faults.js";
 import { tokens as words } from "./strings.js";
 
 const SCOPES = ["read", "control", "fork", "admin"];
@@ -32,12 +33,12 @@ function openCreate(known, redo) {
   const life = choice(words.choices, 30);
   const dialog = formDialog(words.create, [field(words.name, name, words.nameHint), scopes, field(words.expires, life)], words.create, async () => {
     const chosen = boxes.map((label) => label.querySelector("input")).filter((box) => box.checked).map((box) => box.value);
-    if (!name.value.trim()) throw new Error(words.noName);
-    if (!chosen.length) throw new Error(words.noScope);
+    if (!name.value.trim()) throw new Fault(words.noName, name);
+    if (!chosen.length) throw new Fault(words.noScope, boxes[0].querySelector("input"));
     const days = Number(life.value);
     const made = await createToken({ name: name.value.trim(), scopes: chosen, days: days || null });
     showOnce(dialog, words.once, made.token);
     redo();
-  });
+  }, { named: { name, days: life } });
   name.focus();
 }

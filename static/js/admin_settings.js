@@ -4,6 +4,7 @@ import { fillPart } from "./account_parts.js";
 import { setSettings, settings as now } from "./admin_api.js";
 import { field, submitButton } from "./dialog.js";
 import { h } from "./dom.js";
+import { Fault, clearFaults, faultyField, markFault } from "./faults.js";
 import { idleSelect, lifetimeSelect, secondsOf } from "./lifetimes.js";
 import { snippet } from "./snippets.js";
 import { settings as words } from "./strings_admin.js";
@@ -19,7 +20,7 @@ export function limitOf(input, label, unit = 1) {
   const text = input.value.trim();
   if (!text) return null;
   const value = Number(text);
-  if (!Number.isFinite(value) || value < 0 || (unit === 1 && !Number.isInteger(value))) throw new Error(words.notNumber(label));
+  if (!Number.isFinite(value) || value < 0 || (unit === 1 && !Number.isInteger(value))) throw new Fault(words.notNumber(label), input);
   return Math.round(value * unit);
 }
 
@@ -58,12 +59,15 @@ export async function settingsPart(section) {
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     error.hidden = true;
+    clearFaults(form);
     try {
       await setSettings(wanted());
       toast(words.saved);
     } catch (failure) {
       error.textContent = failure.message;
       error.hidden = false;
+      const input = faultyField(failure, Object.fromEntries(limits.map((limit) => [limit.name, limit.input])));
+      if (input) markFault(input, error);
     }
   });
   fillPart(section, words, form);

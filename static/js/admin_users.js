@@ -62,12 +62,12 @@ function openQuota(user, redo) {
     }
   };
   const same = snippet(() => ({ method: "PATCH", path: `/api/v1/users/${encodeURIComponent(user.user)}`, body: described() }));
-  const fields = [h("p", { textContent: words.quotaNote }), field(words.mostWorkspaces, workspaces), field(words.mostMemory, memory, words.mostMemoryHint), same.element];
+  const fields = [h("p", { textContent: words.quotaNote }), field(words.mostWorkspaces, workspaces), field(words.mostMemory, memory, words.mostMemoryHint)];
   const dialog = formDialog(words.quotaTitle(user.user), fields, words.save, async () => {
     await changeUser(user.user, wanted());
     dialog.close();
     await redo();
-  });
+  }, { after: [same.element] });
   dialog.form.addEventListener("input", same.refresh);
   workspaces.focus();
 }
@@ -77,11 +77,11 @@ function openAdd(redo) {
   const role = segmented("role", words.role, words.roles, "user");
   const asked = () => ({ user: name.value.trim(), role: role.querySelector("input:checked").value });
   const same = snippet(() => ({ method: "POST", path: "/api/v1/users", body: asked() }));
-  const dialog = formDialog(words.add, [field(words.name, name, words.nameHint), role, same.element], words.add, async () => {
+  const dialog = formDialog(words.add, [field(words.name, name, words.nameHint), role], words.add, async () => {
     const made = await addUser(asked());
     showOnce(dialog, words.once(made.user), made.password);
     redo();
-  });
+  }, { named: { user: name }, after: [same.element] });
   dialog.form.addEventListener("input", same.refresh);
   name.focus();
 }
@@ -92,5 +92,5 @@ function askRemove(user, redo) {
     await removeUser(user);
     dialog.close();
     await redo();
-  }, "danger");
+  }, { kind: "danger" });
 }

@@ -7,11 +7,13 @@ const USER = "tclone-user";
 const NEXT = "tclone-next";
 
 export class ApiError extends Error {
-  constructor(status, code, message, retryAfter = null) {
+  /** `field`: the field of the request's body that was wrong, as far as the portal tells. */
+  constructor(status, code, message, { retryAfter = null, field = null } = {}) {
     super(message);
     this.status = status;
     this.code = code;
     this.retryAfter = retryAfter;
+    this.field = field;
   }
 }
 
@@ -70,7 +72,7 @@ async function failureOf(response) {
   }
   if (error.code === "login") toLogin();
   const message = typeof error.message === "string" ? error.message : words.status(response.status);
-  return new ApiError(response.status, error.code ?? "unknown", message, Number(response.headers.get("Retry-After")) || null);
+  return new ApiError(response.status, error.code ?? "unknown", message, { retryAfter: Number(response.headers.get("Retry-After")) || null, field: error.field ?? null });
 }
 
 /** One request; its JSON (or text) answer. Throws ApiError with a message fit to be shown. */

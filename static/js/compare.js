@@ -17,26 +17,49 @@ const toolbar = document.getElementById("toolbar");
 const warning = document.getElementById("mirror-warning");
 const empty = document.getElementById("empty");
 const tiles = new Map();
+// In the place of a side that cannot be shown.
+const places = SIDES.map(() => h("section", { className: "tile missing", attributes: { role: "status" }, hidden: true }));
+places.forEach((place, side) => (place.style.order = String(side)));
+grid.append(...places);
 let sides = [document.body.dataset.left, document.body.dataset.right];
 let mirror = null;
 
 const desktops = () => store.ordered().map(({ workspace }) => workspace).filter((workspace) => workspace.desktop);
-const here = () => sides.map((id) => tiles.get(id) ?? null);
+const here = () => sides.map((id, side) => (side === 1 && id === sides[0] ? null : tiles.get(id) ?? null));
 
 function render() {
   const all = desktops();
-  const known = new Set(all.map((workspace) => workspace.id));
-  if (!known.has(sides[0])) sides[0] = all.find((workspace) => workspace.id !== sides[1])?.id ?? "";
-  if (!known.has(sides[1]) || sides[1] === sides[0]) sides[1] = all.find((workspace) => workspace.id !== sides[0])?.id ?? "";
+  // Only a side that the address leaves open is chosen here; one that is named and cannot be shown says so.
+  SIDES.forEach((_, side) => {
+    if (!sides[side]) sides[side] = all.find((workspace) => workspace.id !== sides[1 - side])?.id ?? "";
+  });
   const enough = Boolean(sides[0] && sides[1]);
   grid.hidden = !enough;
   empty.hidden = enough;
   if (!enough && !empty.firstChild) {
     empty.append(h("h1", { textContent: words.few }), h("p", { textContent: words.fewText }), h("a", { className: "button primary", href: "/", textContent: solo.all }));
   }
-  renderTiles(enough ? sides : []);
+  const faults = SIDES.map((_, side) => (enough ? faultOf(side) : null));
+  renderTiles(enough ? sides.map((id, side) => (faults[side] ? null : id)) : []);
+  renderFaults(faults);
   renderToolbar(all);
-  document.title = enough ? `${sides.map((id) => store.workspaces.get(id).name).join(" | ")} · TClone` : document.title;
+  document.title = enough ? `${sides.map((id) => store.workspaces.get(id)?.name ?? id).join(" | ")} · TClone` : document.title;
+}
+
+/** Why a side cannot be shown, as title and text, or null. */
+function faultOf(side) {
+  const workspace = store.workspaces.get(sides[side]);
+  if (!workspace) return [words.missing(sides[side]), words.missingText];
+  if (!workspace.desktop) return [words.noDesktop(workspace.name), words.noDesktopText];
+  if (side === 1 && sides[0] === sides[1]) return [words.twice(workspace.name), words.twiceText];
+  return null;
+}
+
+function renderFaults(faults) {
+  faults.forEach((fault, side) => {
+    places[side].hidden = fault === null;
+    replaceWhenChanged(places[side], JSON.stringify(fault), () => (fault ? [h("h2", { textContent: fault[0] }), h("p", { textContent: fault[1] })] : []));
+  });
 }
 
 function renderTiles(wanted) {
@@ -48,6 +71,7 @@ function renderTiles(wanted) {
     }
   }
   wanted.forEach((id, index) => {
+    if (id === null) return;
     const workspace = store.workspaces.get(id);
     let tile = tiles.get(id);
     if (tile) tile.update(workspace);
@@ -73,13 +97,15 @@ function renderToolbar(all) {
 }
 
 function choice(side, all) {
-  const options = all.filter(({ id }) => id !== sides[1 - side]).map(({ id, name, label }) => h("option", { value: id, textContent: label ? `${name}: ${label}` : name, selected: id === sides[side] }));
+  const shown = all.some(({ id }) => id === sides[side]) && faultOf(side) === null;
+  const none = shown ? [] : [h("option", { value: "", textContent: words.choose, selected: true, disabled: true })];
+  const options = all.filter(({ id }) => id !== sides[1 - side]).map(({ id, name, label }) => h("option", { value: id, textContent: label ? `${name}: ${label}` : name, selected: shown && id === sides[side] }));
   const change = (event) => {
     const next = [...sides];
     next[side] = event.target.value;
     show(next);
   };
-  return h("select", { className: "side", aria: { label: words[SIDES[side]] }, on: { change } }, ...options);
+  return h("select", { className: "side", aria: { label: words[SIDES[side]] }, on: { change } }, ...none, ...options);
 }
 
 /** Compare another pair; its address is that of the page, so that a reload shows it again. */

@@ -28,7 +28,7 @@ export class Control {
   left = h("span", { className: "chip", hidden: true });
   keep = button(words.keep, { kind: "quiet small", on: () => this.#try(keepAlive, words.keepFailed) });
   toggle = button(words.take, { iconName: "hand", kind: "quiet control", on: () => this.change() });
-  clock = button(words.lifetime, { iconName: "clock", iconOnly: true, kind: "quiet", on: () => openLifetime(this.#workspace) });
+  clock = button(words.lifetime, { iconName: "clock", iconOnly: true, caption: words.lifetime, kind: "quiet", on: () => openLifetime(this.#workspace) });
   #workspace;
   #epoch;
   #tick = () => this.#showLeft();
@@ -97,7 +97,7 @@ export class Control {
         await takeControl(this.#workspace.id, true);
         dialog.close();
       } catch (failure) {
-        dialog.showError(failure.message);
+        dialog.showError(failure);
       }
     };
     dialog.show();
@@ -133,7 +133,7 @@ function openLifetime(workspace) {
     try {
       await keepAlive(workspace.id);
     } catch (failure) {
-      dialog.showError(failure.message);
+      dialog.showError(failure);
     }
   } });
   dialog.step([h("div", { className: "life-line" }, icon("clock"), now, keep), field(words.idle, idle, words.idleHint), field(words.whole, lifetime, words.wholeHint), same.element], [button(common.cancel, { on: () => dialog.close() }), submitButton(words.save)]);
@@ -142,7 +142,7 @@ function openLifetime(workspace) {
       await setLifetime(workspace.id, wanted());
       dialog.close();
     } catch (failure) {
-      dialog.showError(failure.message);
+      dialog.showError(failure);
     }
   };
   dialog.show();

@@ -1,6 +1,7 @@
 // The frame of all dialogs: the browser's own modal <dialog>, labelled, closed by Escape, giving the focus back.
 
 import { button, h, prose } from "./dom.js";
+import { clearFaults, faultyField, markFault } from "./faults.js";
 import { common, names } from "./strings.js";
 
 let counter = 0;
@@ -14,7 +15,8 @@ export class Dialog {
     this.body = h("div", { className: "dialog-body" });
     this.error = h("p", { className: "error", attributes: { role: "alert" }, hidden: true });
     this.actions = h("footer", { className: "dialog-actions" });
-    this.form = h("form", { method: "dialog", noValidate: true }, this.body, this.error, this.actions);
+    this.after = h("div", { className: "dialog-after" });
+    this.form = h("form", { method: "dialog", noValidate: true }, this.body, this.error, this.actions, this.after);
     const close = button(common.close, { iconName: "close", iconOnly: true, kind: "quiet", on: () => this.close() });
     // A header element would be a second banner of the page.
     const heading = h("div", { className: "dialog-header" }, h("div", {}, this.title, this.subtitle), close);
@@ -43,20 +45,25 @@ export class Dialog {
     if (this.element.open) this.element.close();
   }
 
-  /** Content and buttons of a step; the error of the step before goes away. */
-  step(body, actions) {
+  /** Content and buttons of a step, and what stands below them (the same by the API); the error of the step before goes away. */
+  step(body, actions, after = []) {
     this.hideError();
     this.body.replaceChildren(...body);
     this.actions.replaceChildren(...actions);
+    this.after.replaceChildren(...after);
   }
 
-  showError(message) {
-    this.error.replaceChildren(...prose(message));
+  /** Say what went wrong, at the field that it is about when there is one. `fields`: the portal's name of a field to its input. */
+  showError(failure, fields = {}) {
+    this.error.replaceChildren(...prose(failure.message));
     this.error.hidden = false;
+    const input = faultyField(failure, fields);
+    if (input) markFault(input, this.error);
   }
 
   hideError() {
     this.error.hidden = true;
+    clearFaults(this.form);
   }
 }
 

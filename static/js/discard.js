@@ -29,7 +29,7 @@ export function openDiscard(workspace) {
         dialog.close();
         return;
       }
-      dialog.showError(failure.message);
+      dialog.showError(failure);
       confirm.disabled = false;
       confirm.textContent = common.retry;
     }

@@ -54,13 +54,15 @@ export function icon(name) {
   return svg;
 }
 
-/** A button with an icon; `label` is shown unless `iconOnly`, and always what assistive technology reads. */
-export function button(label, { iconName, iconOnly = false, kind = "", on, title } = {}) {
+/** A button with an icon; `label` is shown unless `iconOnly`, and always what assistive technology reads. `caption`: the words below a lone
+ * icon where there is no pointer that could rest on it to be told its title. */
+export function button(label, { iconName, iconOnly = false, kind = "", on, title, caption = "" } = {}) {
   const element = h("button", { type: "button", className: `button ${kind} ${iconOnly ? "icon-only" : ""}`.trim(), title: title ?? (iconOnly ? label : "") });
   if (iconName) element.append(icon(iconName));
   // Narrow tiles hide the text of some buttons; they must not lose their name.
   element.setAttribute("aria-label", label);
   if (!iconOnly) element.append(h("span", { textContent: label }));
+  else if (caption) element.append(h("span", { className: "caption", textContent: caption }));
   if (on) element.addEventListener("click", on);
   return element;
 }
@@ -78,6 +80,19 @@ const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 /** Change text only when it differs, so that selections and screen readers are left alone. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
+}
+
+const NAME_END = 8;
+
+/** A name in one line: where the room ends it is cut before its last characters, which tell it from its relatives. Its element has the class `name`. */
+export function setName(element, name) {
+  element.classList.add("name");
+  if (element.textContent === name && element.firstChild) return;
+  const letters = [...name];
+  // Shorter names fit, and would only lose their ligatures.
+  const cut = letters.length > NAME_END + 4 ? letters.length - NAME_END : letters.length;
+  const parts = [letters.slice(0, cut).join(""), letters.slice(cut).join("")].filter(Boolean);
+  element.replaceChildren(...parts.map((part, index) => h("span", { className: index ? "name-end" : "name-start", textContent: part })));
 }
 
 /** Replace children only when a key says that they would differ. */

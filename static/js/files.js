@@ -1,7 +1,8 @@
 // The files of a workspace: walk through directories, send files in by button or drop, save, compare and remove them.
 
 import { Dialog, field, submitButton } from "./dialog.js";
-import { button, h, icon } from "./dom.js";
+import { button, h, icon, setName } from "./dom.js";
+import { Fault } from "./faults.js";
 import { size } from "./format.js";
 import { decoded, download, encodeName, joined, list, makeDirectory, one, parentOf, remove, upload } from "./inside.js";
 import { Note, panelHead } from "./panel.js";
@@ -32,8 +33,8 @@ export class FilesPanel {
     this.show = show;
     const buttons = [
       button(words.upload, { iconName: "upload", kind: "primary", on: () => this.#input.click() }),
-      button(words.newDirectory, { iconName: "folder", iconOnly: true, kind: "quiet", on: () => this.#askDirectory() }),
-      button(words.refresh, { iconName: "reload", iconOnly: true, kind: "quiet", on: () => this.#open(this.#path) }),
+      button(words.newDirectory, { iconName: "folder", iconOnly: true, caption: words.newDirectory, kind: "quiet", on: () => this.#askDirectory() }),
+      button(words.refresh, { iconName: "reload", iconOnly: true, caption: words.refresh, kind: "quiet", on: () => this.#open(this.#path) }),
     ];
     const head = h("thead", {}, h("tr", {}, ...[words.name, words.size, words.modified, words.actions].map((text) => h("th", { textContent: text, attributes: { scope: "col" } }))));
     const table = h("div", { className: "files", tabIndex: 0, attributes: { role: "region" }, aria: { label: words.title } }, h("table", {}, head, this.#body));
@@ -79,7 +80,11 @@ export class FilesPanel {
 
   #render() {
     const parts = this.#path === "/" ? [] : this.#path.slice(1).split("/");
-    const crumb = (label, path) => h("button", { type: "button", className: "crumb", textContent: label, on: { click: () => this.#open(path) } });
+    const crumb = (label, path) => {
+      const made = h("button", { type: "button", className: "crumb", title: label, on: { click: () => this.#open(path) } });
+      setName(made, label);
+      return made;
+    };
     const crumbs = [crumb("/", "/"), ...parts.map((part, index) => crumb(decoded(part), `/${parts.slice(0, index + 1).join("/")}`))];
     crumbs.at(-1).setAttribute("aria-current", "location");
     const slash = () => h("span", { className: "slash", textContent: "/", aria: { hidden: "true" } });
@@ -106,9 +111,9 @@ export class FilesPanel {
     else if (kind === "file") label = h("button", { type: "button", className: "file-name", title: words.save(entry.name), on: { click: () => this.#save(path) } }, icon("file"), name, target);
     else label = h("span", { className: "file-name muted", title: words.kinds[kind] ?? kind }, icon("file"), name, target);
     const actions = [];
-    if (kind === "file") actions.push(button(words.save(entry.name), { iconName: "download", iconOnly: true, kind: "quiet", on: () => this.#save(path) }));
-    if (entry.kind === "file" && this.#isBranch) actions.push(button(words.compare(entry.name), { iconName: "compare", iconOnly: true, kind: "quiet", on: () => this.show("changes", path) }));
-    if (entry.kind !== "mount") actions.push(button(words.remove(entry.name), { iconName: "trash", iconOnly: true, kind: "quiet danger-hover", on: () => this.#askRemove(entry, path) }));
+    if (kind === "file") actions.push(button(words.save(entry.name), { iconName: "download", iconOnly: true, caption: words.captions.save, kind: "quiet", on: () => this.#save(path) }));
+    if (entry.kind === "file" && this.#isBranch) actions.push(button(words.compare(entry.name), { iconName: "compare", iconOnly: true, caption: words.captions.compare, kind: "quiet", on: () => this.show("changes", path) }));
+    if (entry.kind !== "mount") actions.push(button(words.remove(entry.name), { iconName: "trash", iconOnly: true, caption: words.captions.remove, kind: "quiet danger-hover", on: () => this.#askRemove(entry, path) }));
     const figures = [entry.kind === "file" ? size(entry.size) : "", entry.modified ? moment(entry.modified) : ""];
     return h("tr", { data: { name: entry.name } }, h("td", {}, label), ...figures.map((text) => h("td", { className: "figure", textContent: text })), h("td", { className: "file-actions" }, ...actions));
   }
@@ -169,7 +174,8 @@ export class FilesPanel {
     const { file, path, into } = job;
     this.#sending += 1;
     const bar = h("progress", { max: Math.max(1, file.size), value: 0, aria: { label: words.sending(file.name) } });
-    const text = h("span", { textContent: file.name });
+    const text = h("span");
+    setName(text, file.name);
     const item = h("li", {}, text, bar);
     const call = upload(this.id, path, file, { overwrite, onProgress: (bytes) => (bar.value = bytes) });
     item.append(button(words.stop(file.name), { iconName: "close", iconOnly: true, kind: "quiet", on: () => call.abort() }));
@@ -212,7 +218,7 @@ export class FilesPanel {
     dialog.onSubmit = async () => {
       const name = input.value;
       if (!name || name.includes("/")) {
-        dialog.showError(words.badName);
+        dialog.showError(new Fault(words.badName, input));
         return;
       }
       try {
@@ -220,7 +226,7 @@ export class FilesPanel {
         dialog.close();
         await this.#open(this.#path);
       } catch (failure) {
-        dialog.showError(failure.message);
+        dialog.showError(failure);
       }
     };
     dialog.show();

@@ -2,7 +2,8 @@
 
 import { fork } from "./api.js";
 import { Dialog, field, nameProblem, segmented, submitButton } from "./dialog.js";
-import { button, h, prose } from "./dom.js";
+import { button, h, prose, setName } from "./dom.js";
+import { Fault } from "./faults.js";
 import { duration } from "./format.js";
 import { Phases } from "./phases.js";
 import { snippet } from "./snippets.js";
@@ -63,13 +64,14 @@ class ForkDialog {
     };
   }
 
-  form(error = "", again = false) {
+  /** The form, with what was wrong in it; `again`: it may be sent once more as it is. */
+  form(failure = null, again = false) {
     const note = h("p", { className: "hint", textContent: words.note });
     const labels = h("fieldset", { className: "labels" }, h("legend", { textContent: words.labels }), this.labelRows);
-    this.dialog.step([this.copies, field(words.name, this.name), labels, this.network, note, this.same.element], [this.cancel, this.submit]);
+    this.dialog.step([this.copies, field(words.name, this.name), labels, this.network, note], [this.cancel, this.submit], [this.same.element]);
     this.again = again;
     this.refresh();
-    if (error) this.dialog.showError(error);
+    if (failure) this.dialog.showError(failure, { name: this.name });
   }
 
   refresh() {
@@ -79,7 +81,7 @@ class ForkDialog {
       this.labelRows.replaceChildren(...names.map((_, index) => h("div", { className: "label-row" }, h("span", { className: "mono" }), this.labels[index])));
     }
     names.forEach((name, index) => {
-      this.labelRows.children[index].firstChild.textContent = name;
+      setName(this.labelRows.children[index].firstChild, name);
       this.labels[index].setAttribute("aria-label", words.labelOf(name));
     });
     this.same.refresh();
@@ -88,8 +90,7 @@ class ForkDialog {
   async start() {
     const problem = nameProblem(this.name.value.trim());
     if (problem) {
-      this.dialog.showError(problem);
-      this.name.focus();
+      this.dialog.showError(new Fault(problem, this.name));
       return;
     }
     const options = this.wanted();
@@ -98,7 +99,7 @@ class ForkDialog {
       this.finish(await fork(this.workspace.id, options));
     } catch (failure) {
       this.stopWatching();
-      this.form(failure.message, !CORRECTABLE.includes(failure.code));
+      this.form(failure, !CORRECTABLE.includes(failure.code));
       if (!this.dialog.isOpen) toast(words.failed(this.workspace.name), failure.message, { kind: "error" });
     }
   }
@@ -122,7 +123,7 @@ class ForkDialog {
     this.stopWatching();
     const failed = result.branches.filter((branch) => branch.error);
     const made = result.branches.filter((branch) => !branch.error);
-    if (made.length) toast(words.done(made.length, this.workspace.name), milestones(result), { action: this.nextStep(made) });
+    if (made.length) toast(words.done(made.length, this.workspace.name), this.told(made, result), { action: this.nextStep(made), stays: true });
     if (!failed.length) {
       this.dialog.close();
       return;
@@ -132,9 +133,14 @@ class ForkDialog {
     if (!this.dialog.isOpen) toast(words.failedToast(failed.length), failed[0].error, { kind: "error" });
   }
 
-  /** A copy of a desktop is looked at beside its source. */
+  /** What came of it, in two lines: the copies' names, the times. */
+  told(made, result) {
+    return [words.named(made.map(({ name }) => name).join(", ")), milestones(result)].filter(Boolean).join("\n");
+  }
+
+  /** A copy of a desktop is looked at beside its source; the page that does so offers the other copies, too. */
   nextStep(made) {
-    if (this.workspace.desktop && made.length === 1) return { label: words.sideBySide, href: `/compare/${this.workspace.id}/${made[0].id}` };
+    if (this.workspace.desktop) return { label: words.compare, href: `/compare/${this.workspace.id}/${made[0].id}` };
     return document.body.dataset.workspace ? { label: words.sideBySide, href: "/" } : null;
   }
 }

@@ -1,7 +1,9 @@
 // All workspaces: the lineage beside a grid of tiles, of which one streams, or all.
 
 import { openApi } from "./api_dialog.js";
+import { buildPart } from "./builds.js";
 import { openDiscard } from "./discard.js";
+import { Divider } from "./divider.js";
 import { button, h, icon, replaceWhenChanged } from "./dom.js";
 import { followKeyboard } from "./keyboard.js";
 import { openLaunch } from "./launch.js";
@@ -20,6 +22,7 @@ const NARROW = window.matchMedia("(max-width: 759px)");
 const grid = document.getElementById("grid");
 const empty = document.getElementById("empty");
 const toolbar = document.getElementById("toolbar");
+const building = h("div", { className: "builds" });
 const tiles = new Map();
 let first = 0;
 let keyboard = null;
@@ -27,6 +30,16 @@ let keyboard = null;
 let chosen = sessionStorage.getItem(CHOSEN_KEY);
 
 const tree = new Tree(document.getElementById("tree"), choose);
+
+// Between the large tile and the strip. The large one keeps at least half of the room.
+const strip = new Divider({
+  label: words.strip,
+  key: "tclone-strip",
+  least: 140,
+  most: () => grid.clientWidth / 2,
+  first: 240,
+  onMove: (width) => grid.style.setProperty("--strip", `${width}px`),
+});
 
 const placeOf = (id) => store.ordered().findIndex(({ workspace }) => workspace.id === id);
 
@@ -100,6 +113,9 @@ function renderTiles(visible, shown) {
 function arrange() {
   const spotlight = layout.spotlight(tiles.size);
   grid.classList.toggle("spotlight", spotlight);
+  if (!spotlight) strip.element.remove();
+  else if (!strip.element.isConnected) grid.append(strip.element);
+  if (spotlight) strip.fit();
   const { columns, row } = layout.grid(tiles.size, grid.clientWidth, grid.clientHeight);
   grid.style.gridTemplateColumns = spotlight ? "" : `repeat(${columns}, minmax(0, 1fr))`;
   grid.style.gridAutoRows = spotlight ? "" : `${Math.floor(row)}px`;
@@ -117,7 +133,7 @@ function renderToolbar(count, slots) {
     if (count > slots) parts.push(pager(count, slots));
     if (count > 1) parts.push(h("a", { className: "button quiet", href: compareAddress(), aria: { label: words.compare } }, icon("sides"), h("span", { textContent: words.compare })));
     const live = h("button", { type: "button", className: "button toggle", title: words.allLiveTitle, aria: { pressed: String(layout.allLive), label: words.allLive }, on: { click: () => (layout.allLive = !layout.allLive) } }, icon("live"), h("span", { textContent: words.allLive }));
-    const help = button(words.help, { iconName: "keyboard", iconOnly: true, kind: "quiet help", on: () => openHelp(leader.commands) });
+    const help = button(words.help, { iconName: "keyboard", iconOnly: true, caption: words.helpCaption, kind: "quiet help", on: () => openHelp(leader.commands) });
     parts.push(live, h("div", { className: "layouts", attributes: { role: "group", "aria-label": words.layout } }, ...choices), help);
     return parts;
   });
@@ -151,12 +167,16 @@ function pager(count, slots) {
 
 function renderEmpty(isEmpty) {
   empty.hidden = !isEmpty;
-  if (!isEmpty || empty.firstChild) return;
+  if (!isEmpty) return;
+  // Of the first image, above all: whoever comes right after the set-up sees what is still to wait for.
+  replaceWhenChanged(building, JSON.stringify([...store.builds.keys()]), () => [...store.builds.keys()].map((image) => buildPart(image)));
+  if (empty.firstChild) return;
   empty.append(
     h("div", { className: "empty-art", aria: { hidden: "true" } }, icon("fork")),
     h("h2", { textContent: words.emptyTitle }),
     h("p", { textContent: words.emptyText }),
     button(words.emptyAction, { kind: "primary", on: () => openLaunch() }),
+    building,
   );
 }
 

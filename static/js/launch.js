@@ -1,8 +1,10 @@
 // Launch a workspace: choose, build the image when there is none yet, then watch it start.
 
 import { build, discard, images, launch } from "./api.js";
+import { buildLine } from "./builds.js";
 import { Dialog, field, nameProblem, segmented, submitButton } from "./dialog.js";
 import { button, h, prose } from "./dom.js";
+import { Fault } from "./faults.js";
 import { duration, size } from "./format.js";
 import { Phases } from "./phases.js";
 import { snippet } from "./snippets.js";
@@ -13,7 +15,6 @@ import { toast } from "./toast.js";
 const GIB = 1024 ** 3;
 const MEMORY = [["", words.memoryDefault], [2 * GIB, "2 GiB"], [4 * GIB, "4 GiB"], [8 * GIB, "8 GiB"], [16 * GIB, "16 GiB"]];
 const DISK = [["", words.diskDefault], [5 * GIB, "5 GiB"], [10 * GIB, "10 GiB"], [20 * GIB, "20 GiB"], [50 * GIB, "50 GiB"]];
-const DEFAULT_PORTS = "3000";
 // Refusals that another try would get as well, unless the form is changed.
 const CORRECTABLE = ["bad_request", "conflict", "limit"];
 
@@ -31,7 +32,7 @@ class LaunchDialog {
     this.dialog = new Dialog(words.title);
     this.choices = h("div", { className: "choices", attributes: { role: "radiogroup", "aria-label": words.image } });
     this.name = h("input", { type: "text", name: "name", autocomplete: "off", spellcheck: false, placeholder: words.chosenForYou, maxLength: 41 });
-    this.ports = h("input", { type: "text", name: "ports", inputMode: "numeric", autocomplete: "off", value: DEFAULT_PORTS });
+    this.ports = h("input", { type: "text", name: "ports", inputMode: "numeric", autocomplete: "off", placeholder: words.portsExample });
     this.memory = h("select", { name: "memory" }, ...MEMORY.map(([value, label]) => h("option", { value: String(value), textContent: label })));
     this.disk = h("select", { name: "disk" }, ...DISK.map(([value, label]) => h("option", { value: String(value), textContent: label })));
     this.network = segmented("network", words.network, Object.entries(words.networks), "open");
@@ -50,14 +51,15 @@ class LaunchDialog {
     this.loadImages();
   }
 
-  form(error = "", again = false) {
+  /** The form, with what was wrong in it; `again`: it may be sent once more as it is. */
+  form(failure = null, again = false) {
     const fields = h("div", { className: "field-row" }, field(words.ports, this.ports, words.portsHint), field(words.memory, this.memory));
     const disk = field(words.disk, this.disk, words.diskHint);
-    this.dialog.step([this.choices, field(words.name, this.name), fields, disk, this.network, this.same.element], [this.cancel, this.submit]);
+    this.dialog.step([this.choices, field(words.name, this.name), fields, disk, this.network], [this.cancel, this.submit], [this.same.element]);
     this.submit.disabled = false;
     this.showChoice();
-    if (error) {
-      this.dialog.showError(error);
+    if (failure) {
+      this.dialog.showError(failure, { name: this.name, ports: this.ports, memory: this.memory, disk: this.disk });
       // What was wrong is in the form: it is corrected and sent. Only what failed at the other end is tried again.
       if (again) this.submit.textContent = common.retry;
     }
@@ -90,9 +92,9 @@ class LaunchDialog {
   choice(image, checked) {
     const kind = image.built ? (image.desktop ? words.desktop : words.headless) : words.notBuilt;
     const line = [kind, image.built ? size(image.size) : null].filter(Boolean).join(" · ");
-    const text = h("span", { className: "choice-text" }, h("strong", { textContent: image.name }), h("small", { textContent: line }));
+    const text = h("span", { className: "choice-text" }, h("strong", { textContent: image.name }), h("small", { textContent: line }), image.about ? h("small", { textContent: image.about }) : null);
     const label = h("label", { className: "choice" }, h("input", { type: "radio", name: "image", value: image.name, checked }), text);
-    if (image.build) label.append(buildLine(image.build));
+    if (image.build) label.append(buildLine(image.name));
     return label;
   }
 
@@ -115,7 +117,7 @@ class LaunchDialog {
     try {
       await build(image.name);
     } catch (failure) {
-      this.dialog.showError(failure.message);
+      this.dialog.showError(failure);
     }
     this.loadImages();
   }
@@ -124,11 +126,19 @@ class LaunchDialog {
   wanted(image) {
     const name = this.name.value.trim();
     const problem = nameProblem(name);
-    if (problem) throw new Error(problem);
+    if (problem) throw new Fault(problem, this.name);
     const memory = this.memory.value ? { memory: Number(this.memory.value) } : {};
     const disk = this.disk.value ? { disk: Number(this.disk.value) } : {};
     const network = this.network.querySelector("input:checked").value;
-    return { image: image.name, ...(name ? { name } : {}), ...memory, ...disk, ports: parsePorts(this.ports.value), ...(network === "open" ? {} : { network }) };
+    return { image: image.name, ...(name ? { name } : {}), ...memory, ...disk, ports: this.wantedPorts(), ...(network === "open" ? {} : { network }) };
+  }
+
+  wantedPorts() {
+    try {
+      return parsePorts(this.ports.value);
+    } catch (problem) {
+      throw new Fault(problem.message, this.ports);
+    }
   }
 
   /** What the main button does, for the snippet. */
@@ -152,7 +162,7 @@ class LaunchDialog {
     try {
       wanted = this.wanted(image);
     } catch (problem) {
-      this.form(problem.message);
+      this.form(problem);
       return;
     }
     this.submit.disabled = true;
@@ -160,7 +170,9 @@ class LaunchDialog {
     try {
       this.watch(await launch(wanted));
     } catch (failure) {
-      this.form(failure.message, !CORRECTABLE.includes(failure.code));
+      // Of what a launch can collide with there is only its name.
+      if (failure.code === "conflict") failure.input = this.name;
+      this.form(failure, !CORRECTABLE.includes(failure.code));
     }
   }
 
@@ -193,7 +205,7 @@ class LaunchDialog {
     this.dialog.title.textContent = words.failed(workspace.name);
     const again = button(common.retry, { iconName: "reload", kind: "primary", on: () => this.retry(workspace) });
     this.dialog.step([h("p", { textContent: words.failedText })], [button(common.close, { on: () => this.dialog.close() }), again]);
-    this.dialog.showError(workspace.error ?? words.ended);
+    this.dialog.showError(new Fault(workspace.error ?? words.ended));
   }
 
   async retry(workspace) {
@@ -201,7 +213,7 @@ class LaunchDialog {
       await discard(workspace.id);
     } catch (failure) {
       if (failure.status !== 404) {
-        this.dialog.showError(failure.message);
+        this.dialog.showError(failure);
         return;
       }
     }
@@ -209,13 +221,6 @@ class LaunchDialog {
     this.form();
     this.act();
   }
-}
-
-function buildLine(state) {
-  if (state.error) return h("p", { className: "choice-build error" }, h("span", {}, ...prose(words.buildFailed(state.error))));
-  const detail = [state.phase, state.detail].filter(Boolean).join(" · ");
-  const elapsed = Number.isFinite(state.elapsed_ms) ? duration(state.elapsed_ms) : "";
-  return h("div", { className: "choice-build", attributes: { role: "status" } }, h("span", { className: "spinner", aria: { hidden: "true" } }), h("span", { textContent: words.building(detail) }), h("span", { className: "phase-time", textContent: elapsed }));
 }
 
 export const openLaunch = () => new LaunchDialog();

@@ -1,20 +1,24 @@
 import { enterByProvider } from "./account_api.js";
 import { ApiError, keepKey, login, pageAfterLogin } from "./api.js";
 import { field } from "./dialog.js";
-import { h } from "./dom.js";
+import { h, prose } from "./dom.js";
+import { Fault, clearFaults, faultyField, markFault } from "./faults.js";
 import { account, login as words } from "./strings.js";
 
 const form = document.getElementById("form");
+const user = document.getElementById("user");
 const password = document.getElementById("password");
 const submit = document.getElementById("submit");
 const error = document.getElementById("error");
 // The fields for a password of one's own, once they are asked for.
 let fresh = null;
 
-function show(message) {
-  error.textContent = message;
+/** Say what went wrong, at the field that it is about. */
+function show(failure) {
+  error.replaceChildren(...prose(failure.message));
   error.hidden = false;
-  password.setAttribute("aria-invalid", "true");
+  const input = faultyField(failure, { user, password, new_password: fresh?.chosen });
+  if (input) markFault(input, error);
 }
 
 /** The password was right, and was made by somebody else: the next step is one of the user's own. */
@@ -28,25 +32,30 @@ function askForOwn() {
   fresh.chosen.focus();
 }
 
+/** What is not filled in as it must be, or null. */
+function missing() {
+  if (!user.value.trim()) return new Fault(words.noUser, user);
+  if (!password.value) return new Fault(words.noPassword, password);
+  if (fresh && !fresh.chosen.value) return new Fault(words.noPassword, fresh.chosen);
+  if (fresh && fresh.chosen.value !== fresh.again.value) return new Fault(account.different, fresh.again);
+  return null;
+}
+
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
-  if (!password.value) {
-    show(words.noPassword);
-    password.focus();
-    return;
-  }
-  if (fresh && fresh.chosen.value !== fresh.again.value) {
-    show(account.different);
-    fresh.chosen.focus();
+  clearFaults(form);
+  const fault = missing();
+  if (fault) {
+    show(fault);
     return;
   }
   submit.disabled = true;
   submit.textContent = words.busy;
   error.hidden = true;
   try {
-    const user = form.elements.user.value.trim();
-    const { key } = await login(user, password.value, fresh?.chosen.value);
-    keepKey(key, user);
+    const name = user.value.trim();
+    const { key } = await login(name, password.value, fresh?.chosen.value);
+    keepKey(key, name);
     location.replace(pageAfterLogin());
     return;
   } catch (failure) {
@@ -55,9 +64,8 @@ form.addEventListener("submit", async (event) => {
       return;
     }
     const denied = failure instanceof ApiError && failure.code === "denied";
-    show(denied ? words.wrong : failure.message);
-    password.select();
-    password.focus();
+    show(denied ? new Fault(words.wrong, password) : failure);
+    if (denied) password.select();
   }
   submit.disabled = false;
   submit.textContent = words.submit;
@@ -72,7 +80,7 @@ async function comeBack() {
     keepKey(key, user);
     location.replace(pageAfterLogin());
   } catch (failure) {
-    show(failure.message);
+    show(failure);
     submit.disabled = false;
   }
 }

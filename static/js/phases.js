@@ -13,7 +13,8 @@ setInterval(() => {
   }
 }, 100);
 
-const label = (name) => words.names[name] ?? (name ? name.charAt(0).toUpperCase() + name.slice(1) : words.working);
+/** A phase as people read it. */
+export const phaseName = (name) => words.names[name] ?? (name ? name.charAt(0).toUpperCase() + name.slice(1) : words.working);
 
 export class Phases {
   element = h("ol", { className: "phases", aria: { live: "polite", label: words.label } });
@@ -39,7 +40,7 @@ export class Phases {
       this.#last?.classList.remove("current");
       const time = h("span", { className: "phase-time", textContent: duration(phase.elapsed_ms) });
       const detail = phase.detail ? h("span", { className: "phase-detail", textContent: phase.detail }) : null;
-      this.#last = h("li", { className: "current" }, icon("check"), h("span", { className: "phase-name" }, h("span", { textContent: label(phase.phase) }), detail), time);
+      this.#last = h("li", { className: "current" }, icon("check"), h("span", { className: "phase-name" }, h("span", { textContent: phaseName(phase.phase) }), detail), time);
       this.element.append(this.#last);
     }
     this.#shown = phases.length;

@@ -1,6 +1,7 @@
 // The servers of a workspace: every port that something listens on, where it is published, and buttons to publish it or not.
 
 import { button, h, icon, replaceWhenChanged } from "./dom.js";
+import { markFault } from "./faults.js";
 import { listeners, one, publish, unpublish } from "./inside.js";
 import { Note, panelHead } from "./panel.js";
 import { snippet } from "./snippets.js";
@@ -16,7 +17,7 @@ export class PortsPanel {
   #found = [];
   #list = h("ul", { className: "port-list" });
   #note = new Note();
-  #number = h("input", { type: "text", inputMode: "numeric", id: "publish-port", className: "port-number", placeholder: "8000", autocomplete: "off" });
+  #number = h("input", { type: "text", inputMode: "numeric", id: "publish-port", className: "port-number", placeholder: words.example, autocomplete: "off" });
 
   constructor({ id }) {
     this.id = id;
@@ -115,6 +116,7 @@ export class PortsPanel {
     const port = Number(this.#number.value.trim());
     if (!Number.isInteger(port) || port < 1 || port > 65535) {
       this.#note.say(words.notAPort, "error");
+      markFault(this.#number, this.#note.element);
       return;
     }
     this.#number.value = "";

@@ -23,7 +23,7 @@ export function openShareDialog(workspace) {
     try {
       await work();
     } catch (failure) {
-      dialog.showError(failure.message);
+      dialog.showError(failure, { label, hours: life });
     }
     submit.disabled = false;
   };
@@ -40,7 +40,7 @@ export function openShareDialog(workspace) {
     links.replaceChildren(h("h3", { textContent: words.links }), rows.length ? h("ul", {}, ...rows) : h("p", { className: "hint", textContent: words.none }));
   }
 
-  dialog.step([h("p", { textContent: words.note }), field(words.label, label, words.labelHint), field(words.lasts, life), same.element, links], [submit]);
+  dialog.step([h("p", { textContent: words.note }), field(words.label, label, words.labelHint), field(words.lasts, life), links], [submit], [same.element]);
   dialog.form.addEventListener("input", same.refresh);
   dialog.onSubmit = () =>
     attempt(async () => {

@@ -20,11 +20,12 @@ function curlRest({ method, path, body, send, save }, origin) {
   return [...parts, save ? `-o ${shellWord(save)}` : "", shellWord(origin + path)];
 }
 
+/** The secret reaches curl by its standard input: what is in a command's arguments every user of the machine can read. */
 export function curl(action, origin = location.origin) {
-  if (!action.person) return lines([CURL, '-H "Authorization: Bearer $TCLONE_TOKEN"', ...curlRest(action, origin)]);
+  if (!action.person) return `printf 'Authorization: Bearer %s' "$TCLONE_TOKEN" |\n${lines([CURL, "-H @-", ...curlRest(action, origin)])}`;
   const from = `-H ${shellWord(`Origin: ${origin}`)}`;
   const login = lines([CURL, "-c cookies", from, JSON_BODY, "-d @login.json -o session.json", shellWord(`${origin}/api/v1/login`)]);
-  return `${login}\n${lines([CURL, "-b cookies", from, '-H "X-TClone-Key: $(jq -r .key session.json)"', ...curlRest(action, origin)])}`;
+  return `${login}\njq -r '"X-TClone-Key: " + .key' session.json |\n${lines([CURL, "-b cookies", from, "-H @-", ...curlRest(action, origin)])}`;
 }
 
 /** A Python literal of a JSON value; JSON's strings are Python's. */

@@ -85,7 +85,7 @@ class Store extends EventTarget {
     else if (type === "gone") this.#drop(workspace);
     else if (type === "progress") this.#progress(workspace, data);
     else if (type === "fork") this.operations.delete(workspace);
-    else if (type === "build") this.builds.set(event.image, { ...event, received: performance.now() });
+    else if (type === "build") this.#build(event);
     else if (type === "lease") setOrDelete(this.leases, workspace, data);
     else if (type === "life") setOrDelete(this.lives, workspace, data);
     else if (type === "engine") [this.engine, this.engineMessage] = [event.state, event.message];
@@ -97,7 +97,7 @@ class Store extends EventTarget {
     this.operations = new Map(
       Object.entries(event.operations).map(([id, operation]) => [id, { ...operation, phases: operation.phases.map((phase) => ({ ...phase, received })) }]),
     );
-    this.builds = new Map(event.builds.map((build) => [build.image, { ...build, received }]));
+    this.builds = new Map(event.builds.map((build) => [build.image, { ...build, began: received - (build.elapsed_ms ?? 0) }]));
     this.leases = new Map(Object.entries(event.facts?.lease ?? {}));
     this.lives = new Map(Object.entries(event.facts?.life ?? {}));
     this.engine = event.engine;
@@ -115,6 +115,12 @@ class Store extends EventTarget {
   #drop(id) {
     this.workspaces.delete(id);
     for (const facts of [this.operations, this.leases, this.lives]) facts.delete(id);
+  }
+
+  /** `began`: when the build did, by this page's clock. */
+  #build(event) {
+    if (event.done) this.builds.delete(event.image);
+    else this.builds.set(event.image, { ...event, began: Number.isFinite(event.elapsed_ms) ? performance.now() - event.elapsed_ms : this.builds.get(event.image)?.began ?? performance.now() });
   }
 
   #progress(id, data) {

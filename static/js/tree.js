@@ -1,6 +1,6 @@
 // The lineage: every workspace under the one it was forked from.
 
-import { h, setText } from "./dom.js";
+import { h, setName, setText } from "./dom.js";
 import { age, size } from "./format.js";
 import { Memory } from "./memory.js";
 import { store } from "./store.js";
@@ -59,7 +59,7 @@ export class Tree {
     item.element.dataset.state = state;
     item.element.style.setProperty("--depth", String(Math.min(depth, 8)));
     item.element.classList.toggle("branch", depth > 0);
-    setText(item.name, name);
+    setName(item.name, name);
     item.name.title = name;
     const lost = parent && !store.workspaces.has(parent) ? home.discarded(parent) : "";
     const words = [label || id, state === "ready" ? age(created) : states[state].toLowerCase(), lost].filter(Boolean);

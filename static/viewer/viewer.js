@@ -11,9 +11,13 @@
   const TAP_MS = 400;
   const TWICE_MS = 600;
   const HEARTBEAT_MS = 100;
-  if (window.parent === window) return;
+  const above = window.parent;
+  if (above === window) return;
+  // The client sends its figures to `window.parent` for pages of its own around it. The portal's page is none: in the place of that name stands what
+  // the client finds without a frame, itself. What is said to the portal goes by `tell` alone.
+  window.parent = window;
 
-  const tell = (type, rest = {}) => window.parent.postMessage({ tclone: type, ...rest }, portal);
+  const tell = (type, rest = {}) => above.postMessage({ tclone: type, ...rest }, portal);
   const send = (text) => {
     const transport = window.selkiesTransport;
     if (transport && transport.readyState === WebSocket.OPEN) transport.send(text);
@@ -92,7 +96,7 @@
     },
   };
   window.addEventListener("message", (event) => {
-    if (event.origin !== portal || event.source !== window.parent) return;
+    if (event.origin !== portal || event.source !== above) return;
     const order = event.data?.tclone;
     if (Object.hasOwn(orders, order)) orders[order](event.data);
   });

@@ -47,6 +47,7 @@ class Portal:
     def try_login(self, password: str) -> None:
         self.page.goto(self.stack.origin + "/")
         self.page.wait_for_url("**/login")
+        self.page.get_by_label("User").fill("admin")
         self.page.get_by_label("Password").fill(password)
         self.page.get_by_role("button", name="Log in").click()
 
@@ -92,6 +93,7 @@ class Portal:
         dialog = self.page.locator("dialog[open]")
         dialog.get_by_role("radio", name=re.compile("webtop-xfce")).check()
         dialog.get_by_label("Name (optional)").fill(name)
+        dialog.get_by_label("Ports to publish").fill("3000")
         dialog.get_by_role("button", name="Launch").click()
         return self._follow(dialog)
 

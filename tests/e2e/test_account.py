@@ -144,7 +144,7 @@ async def test_the_share_dialog_makes_a_link_shows_its_viewers_and_revokes_it(vi
     await page.goto(page.url.rpartition("/")[0] + "/w/ws-1")
     await page.get_by_role("button", name="Share").click()
     dialog = page.get_by_role("dialog")
-    await dialog.get_by_label("Label").fill("review")
+    await dialog.get_by_label("Who is it for?").fill("review")
     await dialog.get_by_role("button", name="Make a link").click()
     await expect(dialog.get_by_role("button", name="Done")).to_be_visible()
     link = await dialog.get_by_role("textbox").input_value()
@@ -157,5 +157,5 @@ async def test_the_share_dialog_makes_a_link_shows_its_viewers_and_revokes_it(vi
     portal.control.viewers.report("a worker", [(share.id, "ws-1", 1)])
     await expect(page.get_by_role("dialog")).to_contain_text("1 viewer")
     await page.get_by_role("button", name="Revoke the link review").click()
-    await expect(page.get_by_role("dialog")).to_contain_text("Nobody has a link")
+    await expect(page.get_by_role("dialog")).to_contain_text("nobody can watch")
     assert portal.control.access.shares.find(link.partition("#")[2]) is None

@@ -105,7 +105,8 @@ async def test_mirroring_ends_with_one_of_the_two(page: Page, engine: FakeEngine
     engine.publish("gone", gone["id"], {})
     await expect(page.get_by_text("Mouse and keys go to both desktops")).to_be_hidden()
     await left.wait_for_function("sent.includes('kr')")
-    await streams(page, "ws-3")
+    # Its name is left, not another desktop that would take what is typed.
+    await expect(page.locator(".tile.missing:visible")).to_contain_text("ws-2 is not here")
 
 
 async def test_the_keyboard_leaves_a_mirrored_desktop_by_ctrl_twice(page: Page, engine: FakeEngine) -> None:
@@ -116,3 +117,20 @@ async def test_the_keyboard_leaves_a_mirrored_desktop_by_ctrl_twice(page: Page, 
     await expect(page.get_by_role("dialog", name="Shortcut")).to_be_visible()
     await page.keyboard.press("m")
     await expect(page.get_by_text("Mouse and keys go to both desktops")).to_be_hidden()
+
+
+async def test_a_side_that_is_not_there_is_named_and_not_replaced(page: Page, engine: FakeEngine) -> None:
+    await compared(page, engine)
+    engine.add(name="third")
+    engine.add(name="box", desktop=False, image="workspace")
+    place = page.locator(".tile.missing:visible")
+    for right, told in (("ws-99", "ws-99 is not here"), ("ws-4", "box has no desktop"), ("ws-1", "desk is on the other side already")):
+        await page.goto(page.url.rpartition("/")[0] + f"/{right}")
+        await streams(page, "ws-1")
+        await expect(place).to_contain_text(told)
+        await expect(page.locator("article.tile")).to_have_count(1)
+        await expect(page.get_by_role("button", name="Mirror input")).to_be_disabled()
+        assert page.url.endswith(f"/compare/ws-1/{right}")
+    await page.get_by_role("combobox", name="Right").select_option("ws-2")
+    await streams(page, "ws-2")
+    await expect(place).to_have_count(0)

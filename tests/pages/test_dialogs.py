@@ -41,9 +41,11 @@ async def test_a_fork_says_what_its_copies_are_for_and_may_reach(page: Page, eng
     await dialog.get_by_role("radio", name="None").check()
     await dialog.get_by_text("The same by the API").click()
     shown = await dialog.locator(".snippet-code").inner_text()
+    # What folds out below the buttons does not move them.
+    assert (await dialog.locator(".dialog-actions").bounding_box())["y"] < (await dialog.locator(".snippet").bounding_box())["y"]  # type: ignore[index]
     words = shlex.split(shown.replace("\\\n", " "))
     assert json.loads(words[words.index("-d") + 1]) == {"copies": 2, "labels": ["", "try the new parser"], "network": "none"}
-    assert words[-1].endswith("/api/v1/workspaces/ws-1/fork") and "Authorization: Bearer $TCLONE_TOKEN" in words
+    assert words[-1].endswith("/api/v1/workspaces/ws-1/fork") and words[words.index("-H") + 1] == "@-"
     await dialog.get_by_role("button", name="Python").click()
     compile(await dialog.locator(".snippet-code").inner_text(), "snippet", "exec")
     await dialog.get_by_role("button", name="Fork 2 copies").click()
@@ -86,9 +88,9 @@ socket.getaddrinfo = lambda host, *rest, **more: find("127.0.0.1" if host.endswi
 
 
 async def _shown(page: Page) -> list[str]:
-    """The words of the snippet's last command."""
+    """The words of the snippet's last command, and of what is piped into it."""
     text = await page.get_by_role("dialog").locator(".snippet-code").inner_text()
-    return shlex.split(text.replace("\\\n", " ").splitlines()[-1])
+    return shlex.split(text.replace("\\\n", " ").replace("|\n", "| ").splitlines()[-1])
 
 
 async def test_a_launch_says_what_may_be_reached(page: Page, engine: FakeEngine) -> None:
@@ -97,11 +99,11 @@ async def test_a_launch_says_what_may_be_reached(page: Page, engine: FakeEngine)
     await expect(dialog.get_by_role("radio", name="webtop-xfce")).to_be_checked()
     await dialog.get_by_text("The same by the API").click()
     words = await _shown(page)
-    assert json.loads(words[words.index("-d") + 1]) == {"image": "webtop-xfce", "ports": [3000]}
+    assert json.loads(words[words.index("-d") + 1]) == {"image": "webtop-xfce", "ports": []}
     await dialog.get_by_role("radio", name="None").check()
     await dialog.get_by_label("Disk limit").select_option(label="10 GiB")
     words = await _shown(page)
-    assert json.loads(words[words.index("-d") + 1]) == {"image": "webtop-xfce", "ports": [3000], "disk": 10 << 30, "network": "none"}
+    assert json.loads(words[words.index("-d") + 1]) == {"image": "webtop-xfce", "ports": [], "disk": 10 << 30, "network": "none"}
     await dialog.get_by_role("button", name="Launch").click()
     await expect(tile_of(page, "ws-1")).to_be_visible()
     asked = next(body for verb, body in engine.calls if verb == "launch")
@@ -116,7 +118,7 @@ async def test_what_has_no_dialog_is_shown_as_commands_too(page: Page, engine: F
     dialog = page.get_by_role("dialog")
     # Only a person takes control: the command logs in first, and no password is in it.
     words = await _shown(page)
-    assert words[-1].endswith("/api/v1/workspaces/ws-1/lease") and "X-TClone-Key: $(jq -r .key session.json)" in words and words[words.index("-X") + 1] == "POST"
+    assert words[-1].endswith("/api/v1/workspaces/ws-1/lease") and words[: words.index("|")] == ["jq", "-r", '"X-TClone-Key: " + .key', "session.json"] and words[words.index("-X") + 1] == "POST"
     for choice in await dialog.get_by_label("What").locator("option").all_inner_texts():
         await dialog.get_by_label("What").select_option(label=choice)
         await dialog.get_by_role("button", name="curl").click()
@@ -142,3 +144,32 @@ async def test_the_commands_for_persons_do_what_they_say(page: Page, engine: Fak
     assert json.loads(out)["holder"] == "admin"
     lease = portal.control.leases.of("ws-1")
     assert lease is not None and lease.holder == "admin"
+
+
+async def test_no_secret_is_among_the_arguments_of_a_shown_command(page: Page, engine: FakeEngine) -> None:
+    """Every user of a machine can read the arguments of its commands: the shell fills in no variable, and nothing of a file, but for what it prints itself."""
+    engine.add()
+    await page.goto(page.url + "w/ws-1")
+    await page.get_by_role("button", name="The same by the API").click()
+    dialog = page.get_by_role("dialog")
+    for choice in await dialog.get_by_label("What").locator("option").all_inner_texts():
+        await dialog.get_by_label("What").select_option(label=choice)
+        text = await dialog.locator(".snippet-code").inner_text()
+        commands = [command.strip() for command in text.replace("\\\n", " ").replace("\n", ";").replace("|", ";").split(";")]
+        # printf is part of the shell: nobody else sees what is given to it.
+        assert [command for command in commands if "$" in command and not command.startswith("printf ")] == [], choice
+
+
+async def test_what_came_of_a_fork_stays_until_it_is_dismissed(page: Page, engine: FakeEngine) -> None:
+    await page.clock.install()
+    engine.add(name="desk")
+    await page.get_by_role("button", name="Fork", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_role("radio", name="3", exact=True).check()
+    await dialog.get_by_role("button", name="Fork 3 copies").click()
+    message = page.locator(".toast")
+    await expect(message).to_contain_text("desk-clone-0, desk-clone-1, desk-clone-2")
+    await page.clock.fast_forward(3_600_000)
+    await expect(message.get_by_role("link", name="Compare")).to_have_attribute("href", "/compare/ws-1/ws-2")
+    await message.get_by_role("button", name="Dismiss").click()
+    await expect(message).to_have_count(0)

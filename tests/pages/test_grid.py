@@ -240,3 +240,34 @@ async def test_a_phone(browser: Browser, portal: Portal, front: Front, engine: F
     await expect(page.locator("article.tile")).to_have_count(4)
     assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than the phone"
     await browsing.end()
+
+
+async def test_the_strip_is_made_wider_by_mouse_and_keys(page: Page, engine: FakeEngine) -> None:
+    source = engine.add(name="desk")
+    for index in range(2):
+        engine.add(name=f"desk-clone-{index}", kind="branch", parent=source["id"])
+    await shows_still(page, "ws-2")
+    line = page.get_by_role("separator", name="Width of the strip")
+
+    async def width() -> float:
+        box = await tile_of(page, "ws-2").bounding_box()
+        assert box
+        return box["width"]
+
+    before = await width()
+    box = await line.bounding_box()
+    assert box
+    await page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 200)
+    await page.mouse.down()
+    # Over the desktop that streams: its frame must not take the movement.
+    await page.mouse.move(box["x"] - 80 + box["width"] / 2, box["y"] + 220, steps=4)
+    await page.mouse.up()
+    assert abs(await width() - before - 80) <= 1
+    await line.press("ArrowRight")
+    assert abs(await width() - before - 64) <= 1
+    await expect(line).to_have_attribute("aria-valuenow", str(round(before + 64)))
+    await page.reload()
+    await shows_still(page, "ws-2")
+    assert abs(await width() - before - 64) <= 1
+    await line.press("End")
+    assert await width() <= (await page.locator("#grid").evaluate("(grid) => grid.clientWidth")) / 2 + 1

@@ -34,6 +34,7 @@ class Browsing:
         made = cls(context, f"https://tclone.localhost:{front.port}")
         page = await made.page()
         await page.goto(made.origin + "/")
+        await page.get_by_label("User").fill("admin")
         await page.get_by_label("Password").fill(portal.password)
         await page.get_by_role("button", name="Log in").click()
         await live(page)

@@ -50,6 +50,7 @@ class FakeEngine:
         self.screens: dict[str, int] = {}
         self.screen_delay = 0.0
         self.looking = self.most_looking = 0
+        self.builds: dict[str, dict[str, Any]] = {}
         self.acted: dict[str, dict[str, Any]] = {}
         self.action_fails = ""
         self.launch_fails: str | None = None
@@ -337,12 +338,21 @@ class FakeEngine:
         started = time.monotonic()
         for phase, detail in (("fetch", "212 packages"), ("unpack", "libgtk-3-0"), ("wheels", "selkies"), ("configure", ""), ("pack", "")):
             line = {"phase": phase, "detail": detail, "elapsed_ms": round((time.monotonic() - started) * 1000, 1)}
+            self.building(name, **line)
             await answer.write(json.dumps(line).encode() + b"\n")
             await asyncio.sleep(self.step)
         image = next(dict(item) for item in _IMAGES if item["name"] == name)
         self.images.append(image)
+        self.building(name, done=True)
         await answer.write(json.dumps({"done": image}).encode() + b"\n")
         return answer
+
+    def building(self, name: str, **state: Any) -> None:
+        """Tell how far a build is, whoever asked for it."""
+        self.builds[name] = {"image": name, "phase": "", "detail": "", "elapsed_ms": None, "done": False, "error": None, **state}
+        self.publish("build", None, self.builds[name])
+        if self.builds[name]["done"] or self.builds[name]["error"]:
+            del self.builds[name]
 
     # Events
 
@@ -355,7 +365,7 @@ class FakeEngine:
         queue: asyncio.Queue[Any] = asyncio.Queue()
         self._watchers.add(queue)
         try:
-            await socket.send_json({"type": "snapshot", "seq": self._sequence, "workspaces": list(self.workspaces.values())})
+            await socket.send_json({"type": "snapshot", "seq": self._sequence, "workspaces": list(self.workspaces.values()), "builds": list(self.builds.values())})
             while (event := await queue.get()) is not None:
                 await socket.send_json(event)
         except ConnectionError:

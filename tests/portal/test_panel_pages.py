@@ -31,6 +31,7 @@ async def page(browser: Browser, portal: Portal, front: Front, engine: FakeEngin
     made.on("pageerror", lambda error: complaints.append(str(error)))
     made.on("console", lambda message: complaints.append(message.text) if "Content Security Policy" in message.text else None)
     await made.goto(f"https://tclone.localhost:{front.port}/")
+    await made.get_by_label("User").fill("admin")
     await made.get_by_label("Password").fill(portal.password)
     await made.get_by_role("button", name="Log in").click()
     await expect(made.locator("#connection")).to_have_attribute("data-state", "live")
@@ -183,7 +184,7 @@ async def test_ports(page: Page, engine: FakeEngine) -> None:
 
 async def test_changes(page: Page) -> None:
     await page.get_by_role("tab", name="Files").click()
-    await page.get_by_role("button", name="What changed in notes.txt").click()
+    await page.get_by_role("button", name="Changes in notes.txt").click()
     panel = page.get_by_role("tabpanel", name="Changes")
     await expect(panel.locator(".diff tr.added")).to_have_text(re.compile(r"\+<b>second</b>"))
     await expect(panel.locator(".diff tr.deleted .line-number").first).to_have_text("2")

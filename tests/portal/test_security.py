@@ -68,8 +68,30 @@ async def test_unsafe_requests_from_elsewhere_are_refused(portal: Portal, engine
 async def test_a_body_that_a_form_can_send_is_refused(portal: Portal, kind: str) -> None:
     client = await portal.login()
     body = json.dumps({"image": "workspace"}).encode()
-    answer = await client.request("POST", "/api/v1/workspaces", headers={"Content-Type": kind}, data=body)
-    assert answer.status == 403
+    for method, path, wanted in (
+        ("POST", "/api/v1/workspaces", "Content-Type: application/json"),
+        ("PUT", "/api/v1/settings", "Content-Type: application/octet-stream or application/json"),
+        ("PUT", "/api/v1/workspaces/ws-1/file?path=/x", "application/octet-stream"),
+        ("POST", "/api/v1/workspaces/ws-1/download", "Content-Type: application/x-www-form-urlencoded"),
+    ):
+        if kind in wanted:
+            continue
+        answer = await client.request(method, path, headers={"Content-Type": kind}, data=body)
+        error = (await answer.json())["error"]
+        assert (answer.status, error["code"]) == (415, "media_type"), path
+        assert wanted in error["message"] and kind.partition(";")[0] in error["message"]
+
+
+async def test_answers_in_json_end_their_line_and_tell_no_version(portal: Portal, engine: FakeEngine) -> None:
+    client = await portal.login()
+    engine.add()
+    for path in ("/api/v1/me", "/api/v1/workspaces", "/api/v1/workspaces/ws-9", "/api/v1/nowhere", "/healthz", "/api/v1/openapi.json"):
+        answer = await client.request("GET", path)
+        text = await answer.text()
+        assert text.endswith("\n") and json.loads(text) is not None, path
+        assert int(answer.headers.get("Content-Length", len(text.encode()))) == len(text.encode())
+        assert "Server" not in answer.headers, path
+    assert (await portal.private().request("GET", "/health")).headers["Server"] == "TClone"
 
 
 async def test_a_websocket_from_another_origin_is_refused(portal: Portal) -> None:

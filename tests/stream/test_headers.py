@@ -29,6 +29,13 @@ def test_hop_by_hop_headers_stay_here(name: str) -> None:
     assert name not in received((name, "x"))
 
 
+@pytest.mark.parametrize("name", ["Server", "X-Powered-By", "server"])
+def test_no_answer_tells_which_versions_run(name: str) -> None:
+    told = (name, "Python/3.13 websockets/15.0")
+    assert received(told)["Server"] == headers.response_headers(CIMultiDict([told]))["Server"] == "TClone"
+    assert not [value for value in received(told).values() if "Python" in value]
+
+
 def test_headers_named_by_connection_stay_here_but_not_the_ones_that_carry_meaning() -> None:
     found = sent(("Connection", "X-Gone, close, Host, Cookie"), ("Connection", "x-too"), ("X-Gone", "1"), ("X-Too", "1"), ("Cookie", "a=b"))
     assert "X-Gone" not in found and "X-Too" not in found

@@ -1,0 +1,122 @@
+"""A phone: 390 pixels, no pointer that could rest on anything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from tests.portal.browsing import Browsing, live, streams
+from tests.portal.conftest import Portal
+from tests.portal.fake_engine import FakeEngine
+from tests.portal.front import Front
+
+_WIDTH = 390
+
+# What stands out of the window, or of a part of the page that is moved sideways to see the rest. Code, tables, differences and rows of tabs may be moved.
+_OUTSIDE = """() => {
+  const width = document.documentElement.clientWidth;
+  const movable = (element) => element.closest("pre, .files, .diff, .tabs, .scrolls, .terminal") !== null;
+  const found = document.documentElement.scrollWidth > width ? ["the page itself"] : [];
+  for (const element of document.querySelectorAll("body *")) {
+    const box = element.getBoundingClientRect();
+    if (!box.width || !box.height || movable(element) || element.closest(".sr-only, .visually-hidden, .desktop, .skip, canvas")) continue;
+    const style = getComputedStyle(element);
+    if (style.clipPath !== "none" || element.closest("[style*=clip]")) continue;
+    const name = `${element.tagName} ${element.className} ${element.textContent.slice(0, 40)}`;
+    if (box.right > width + 0.5 || box.left < -0.5) found.push(`${name}: from ${box.left} to ${box.right}`);
+    if (["auto", "scroll"].includes(style.overflowX) && element.scrollWidth > element.clientWidth + 1) found.push(`${name}: ${element.scrollWidth} in ${element.clientWidth}`);
+  }
+  return found;
+}"""
+
+
+@pytest.fixture
+async def phone(browser: Browser, portal: Portal, front: Front, engine: FakeEngine) -> AsyncIterator[Page]:
+    """A page of a phone, logged in, with a source and branches whose names and labels are long."""
+    source = engine.add(name="a-desktop-with-a-long-name-of-41-letters1", ports={str(port): port for port in range(3000, 3005)})
+    for index in range(3):
+        engine.add(name=f"a-desktop-with-a-long-name-of-34-clone-{index}", kind="branch", parent=source["id"], label="try the new parser on the old data")
+    browsing, page = await Browsing.login(browser, portal, front, viewport={"width": _WIDTH, "height": 844}, has_touch=True, is_mobile=True)
+    yield page
+    await browsing.end()
+
+
+async def _fits(page: Page, what: str) -> None:
+    assert await page.evaluate(_OUTSIDE) == [], what
+
+
+async def test_the_grid_fits_in_every_layout(phone: Page) -> None:
+    await streams(phone, "ws-1")
+    await _fits(phone, "auto")
+    for layout in ("1 tile", "2 tiles", "4 tiles", "9 tiles"):
+        await phone.get_by_role("button", name=f"{layout} at once").tap()
+        await expect(phone.get_by_role("button", name=f"{layout} at once")).to_have_attribute("aria-pressed", "true")
+        await _fits(phone, layout)
+    await phone.get_by_role("button", name="Lineage").tap()
+    await _fits(phone, "lineage")
+
+
+async def test_every_dialog_fits_with_its_commands_unfolded(phone: Page) -> None:
+    await streams(phone, "ws-1")
+    dialog = phone.get_by_role("dialog")
+    tile = phone.locator('article[data-workspace="ws-1"]')
+    for opener in (phone.locator("#launch"), tile.get_by_role("button", name="Fork", exact=True), tile.get_by_role("button", name="Lifetime"), tile.get_by_role("button", name="Discard")):
+        await opener.tap()
+        await dialog.locator("summary").tap()
+        for language in ("Python", "curl"):
+            await dialog.get_by_role("button", name=language).tap()
+            await _fits(phone, await dialog.inner_text())
+        await phone.keyboard.press("Escape")
+    await phone.goto(phone.url + "w/ws-1")
+    await streams(phone, "ws-1")
+    for opener in ("The same by the API", "Share"):
+        await phone.get_by_role("button", name=opener, exact=True).tap()
+        if opener == "Share":
+            await dialog.locator("summary").tap()
+        await _fits(phone, opener)
+        await phone.keyboard.press("Escape")
+    await phone.get_by_role("button", name="Share", exact=True).tap()
+    await dialog.get_by_role("button", name="Make a link").tap()
+    await expect(dialog.locator(".secret")).to_have_value(re.compile("/share#"))
+    await _fits(phone, "a link that is shown once")
+
+
+async def test_every_page_fits(phone: Page, portal: Portal) -> None:
+    await portal.user(await portal.login(), "somebody.with.a.long.name@example.org")
+    top = phone.url
+    for path in ("w/ws-1", "w/ws-2#files", "w/ws-2#ports", "w/ws-2#changes", "w/ws-2#terminal", "w/ws-77", "compare/ws-1/ws-2", "compare/ws-1/ws-99", "account"):
+        await phone.goto("about:blank")
+        await phone.goto(top + path)
+        await live(phone)
+        await _fits(phone, path)
+    for part in ("workspaces", "users", "settings", "audit"):
+        await phone.goto(f"{top}admin/{part}")
+        await expect(phone.locator("#part h2")).to_be_visible()
+        await _fits(phone, part)
+    await phone.goto(top + "nowhere")
+    await _fits(phone, "an error")
+
+
+async def test_a_lone_icon_has_its_words_below_it(phone: Page) -> None:
+    await streams(phone, "ws-1")
+    lone = phone.locator(".button.icon-only:visible")
+    shown = {await button.get_attribute("aria-label"): (await button.inner_text()).strip() for button in await lone.all()}
+    assert len(shown) >= 4
+    # A cross and arrows say by themselves what they do.
+    assert {label: text for label, text in shown.items() if not text and label not in ("Dismiss", "Close", "Next tiles", "Previous tiles")} == {}
+    # Who speaks to the page says what is read there.
+    assert all(text in (label or "") for label, text in shown.items())
+
+
+async def test_names_lose_their_middle_and_not_their_end(phone: Page) -> None:
+    names = [phone.locator(f'article[data-workspace="ws-{number}"] .tile-name') for number in (2, 3, 4)]
+    for index, name in enumerate(names):
+        await expect(name).to_have_text(f"a-desktop-with-a-long-name-of-34-clone-{index}")
+        start, end = await name.locator(".name-start").bounding_box(), await name.locator(".name-end").bounding_box()
+        box = await name.bounding_box()
+        assert start and end and box
+        assert start["width"] < await name.locator(".name-start").evaluate("(part) => part.scrollWidth"), "there is room for all of it: the test shows nothing"
+        assert end["x"] + end["width"] <= box["x"] + box["width"] + 0.5 and (await name.locator(".name-end").inner_text()).endswith(str(index))
