@@ -3,10 +3,11 @@
 import { button, h, icon } from "./dom.js";
 import { size } from "./format.js";
 import { compare, compareFile, decoded, download, one } from "./inside.js";
+import { isOwn } from "./own_files.js";
 import { Note, panelHead } from "./panel.js";
 import { snippet } from "./snippets.js";
 import { store } from "./store.js";
-import { changes as words } from "./strings.js";
+import { changes as words, common } from "./strings.js";
 
 const MOST_SHOWN = 2000;
 const MOST_LINES = 5000;
@@ -19,6 +20,9 @@ export class ChangesPanel {
   #loading = 0;
   #note = new Note();
   #select = h("select", { id: "changes-base", on: { change: () => this.#compareWith(this.#select.value) } });
+  // What the desktop wrote by itself: whether it is shown, and the line that says how much of it there is.
+  #all = false;
+  #own = h("p", { className: "own-files", hidden: true });
   #list = h("ul", { className: "change-list" });
   #file = h("div", { className: "file-diff", hidden: true });
 
@@ -27,9 +31,9 @@ export class ChangesPanel {
   constructor({ id }) {
     this.id = id;
     this.#same = snippet(() => ({ method: "GET", path: `${one(id)}/diff?base=${this.#base}` }));
-    const refresh = button(words.refresh, { iconName: "reload", iconOnly: true, kind: "quiet", on: () => this.#compareWith(this.#base) });
+    const refresh = button(words.refresh, { iconName: "reload", iconOnly: true, caption: words.refreshCaption, kind: "quiet", on: () => this.#compareWith(this.#base) });
     const base = h("div", { className: "base" }, h("label", { htmlFor: "changes-base", textContent: words.against }), this.#select);
-    this.element = h("section", { className: "changes-panel" }, panelHead(words.title, refresh), base, this.#note.element, this.#list, this.#file, this.#same.element);
+    this.element = h("section", { className: "changes-panel" }, panelHead(words.title, refresh), base, this.#note.element, this.#own, this.#list, this.#file, this.#same.element);
   }
 
   update(workspace) {
@@ -59,6 +63,7 @@ export class ChangesPanel {
     const number = (this.#loading += 1);
     this.#closeFile();
     this.#list.replaceChildren();
+    this.#own.hidden = true;
     this.#note.say(words.comparing);
     try {
       const found = await compare(this.id, base);
@@ -71,11 +76,24 @@ export class ChangesPanel {
   }
 
   #render() {
-    const { changes, done } = this.#found;
+    const { done } = this.#found;
+    const hidden = this.#all ? [] : this.#found.changes.filter(({ path }) => isOwn(path));
+    const changes = this.#all ? this.#found.changes : this.#found.changes.filter(({ path }) => !isOwn(path));
+    this.#own.hidden = !this.#all && !hidden.length;
+    this.#own.replaceChildren(
+      h("span", { textContent: this.#all ? words.ownShown : words.ownHidden(hidden.length) }),
+      button(this.#all ? common.hide : words.show, { kind: "small", on: () => this.#showOwn(!this.#all) }),
+    );
     const count = (kind) => changes.filter(({ change }) => change === kind).length;
     const text = changes.length ? words.summary(count("added"), count("changed"), count("deleted")) : words.none;
     this.#note.say(done.truncated || changes.length > MOST_SHOWN ? `${text} ${words.truncated(Math.min(MOST_SHOWN, changes.length))}` : text);
     this.#list.replaceChildren(...changes.slice(0, MOST_SHOWN).map((change) => this.#row(change)));
+  }
+
+  #showOwn(all) {
+    this.#all = all;
+    this.#render();
+    this.#own.querySelector("button")?.focus();
   }
 
   #row({ change, path, encoded, kind, size: now, before }) {
@@ -90,6 +108,7 @@ export class ChangesPanel {
   async #openFile(path) {
     const number = (this.#loading += 1);
     this.#list.hidden = true;
+    this.#own.hidden = true;
     this.#file.hidden = false;
     const back = button(words.back, { iconName: "left", on: () => this.#back() });
     const save = button(words.save, { iconName: "download", kind: "quiet", on: () => download(this.id, path).catch((failure) => this.#note.say(failure.message, "error")) });

@@ -16,6 +16,8 @@ from engine.errors import Conflict, NotFound
 CHANGES = [
     {"change": "added", "path": "/home/user/new.txt", "encoded": "/home/user/new.txt", "kind": "file", "size": 120, "before": None},
     {"change": "changed", "path": "/home/user/notes.txt", "encoded": "/home/user/notes.txt", "kind": "file", "size": 64, "before": 60},
+    {"change": "changed", "path": "/var/log/desktop/stream.log", "encoded": "/var/log/desktop/stream.log", "kind": "file", "size": 900, "before": 10},
+    {"change": "changed", "path": "/home/user/.xsession-errors", "encoded": "/home/user/.xsession-errors", "kind": "file", "size": 90, "before": 10},
     {"change": "deleted", "path": "/home/user/old", "encoded": "/home/user/old", "kind": "directory", "size": None, "before": 4096},
 ]
 DIFF = "--- a/home/user/notes.txt\n+++ b/home/user/notes.txt\n@@ -1,3 +1,3 @@\n first\n-second\n+<b>second</b>\n third\n"

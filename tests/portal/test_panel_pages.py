@@ -191,6 +191,12 @@ async def test_changes(page: Page) -> None:
     await panel.get_by_role("button", name="All changes").click()
     await expect(panel.get_by_text("1 added, 1 changed, 1 deleted.")).to_be_visible()
     await expect(panel.locator(".change-list li")).to_have_count(3)
+    # Logs of the desktop itself are counted, and shown when asked for.
+    await expect(panel.get_by_text("2 files that the desktop writes by itself")).to_be_visible()
+    await panel.get_by_role("button", name="Show", exact=True).click()
+    await expect(panel.get_by_text("1 added, 3 changed, 1 deleted.")).to_be_visible()
+    await expect(panel.locator(".change-list li", has_text="stream.log")).to_be_visible()
+    await panel.get_by_role("button", name="Hide", exact=True).click()
     options = await panel.get_by_label("Compared with").locator("option").all_inner_texts()
     assert options == ["its parent, desk", "its image, webtop-xfce"]
     await panel.get_by_label("Compared with").select_option("image")
