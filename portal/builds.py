@@ -71,7 +71,7 @@ class Builds:
         except Exception:  # noqa: BLE001 - the page must hear of it, whatever it was
             log.exception("build of %s failed", name)
             error = "the build failed; the portal's log has more"
-        self._feed.build({"image": name, "phase": "failed", "error": error})
+        self._feed.build({"image": name, "error": error})
 
     def _recipes_here(self) -> dict[str, str]:
         """Name of each image that can be built to what its recipe says of it."""

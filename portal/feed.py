@@ -188,12 +188,13 @@ class Feed:
     def build(self, told: dict[str, Any]) -> None:
         """Note and publish how far the build of an image is, as the engine's `build` events say it. One that failed is kept until the next of its name."""
         image, elapsed, error = str(told.get("image"))[:_LONGEST_NAME], told.get("elapsed_ms"), told.get("error")
+        ended = "done" if told.get("done") is True else "failed" if error is not None else None
         state = {
             "image": image,
-            "phase": str(told.get("phase") or "")[:80],
+            "phase": ended or str(told.get("phase") or "")[:80],
             "detail": str(told.get("detail") or "")[:300],
             "elapsed_ms": elapsed if isinstance(elapsed, int | float) else None,
-            "done": told.get("done") is True,
+            "done": ended == "done",
             "error": None if error is None else str(error)[:2000],
         }
         self.builds.pop(image, None)
@@ -209,7 +210,7 @@ class Feed:
         now = {str(item.get("image")) for item in items}
         for image, state in list(self.builds.items()):
             if image not in now and state["error"] is None:
-                self.build({**state, "phase": "done", "detail": "", "done": True})
+                self.build({**state, "detail": "", "done": True})
         for item in items:
             self.build(item)
 
