@@ -13,6 +13,7 @@ from portal.bodies import Body, is_needed
 from portal.once import KEY_HEADER
 from portal.parameters import PARTS, Parameter
 from portal.routes import PREFIX, Route
+from portal.schemas import ANSWERS, BODIES, COMPONENTS
 
 _COMPONENTS = "#/components/schemas/"
 _WITHOUT_BODY = {204, 304}
@@ -24,7 +25,7 @@ _ERROR: dict[str, Any] = {
         "error": {
             "type": "object",
             "required": ["code", "message"],
-            "properties": {"code": {"type": "string"}, "message": {"type": "string"}},
+            "properties": {"code": {"type": "string"}, "message": {"type": "string"}, "field": {"type": "string", "description": "the field of the body that is wrong"}},
         }
     },
 }
@@ -53,7 +54,7 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
         "security": [{"token": []}],
         "paths": _paths(routes),
         "components": {
-            "schemas": {"Error": _ERROR, **_schemas(models)},
+            "schemas": {"Error": _ERROR, **COMPONENTS, **_schemas(models)},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -85,6 +86,8 @@ def _operation(route: Route) -> dict[str, Any]:
     }
     if route.body is not None:
         operation["requestBody"] = {"required": is_needed(route.body, route.method), "content": {"application/json": {"schema": _reference(route.body)}}}
+    elif (schema := BODIES.get((route.method, route.path))) is not None:
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     if route.takes:
         operation["requestBody"] = {"content": {route.takes: {"schema": {}}}}
     return operation
@@ -101,7 +104,8 @@ def _query_parameter(name: str, parameter: Parameter) -> dict[str, Any]:
 def _answers(route: Route) -> dict[str, Any]:
     described = {}
     for status, answer in (route.answers or {200: "done"}).items():
-        words, schema = (answer, {}) if isinstance(answer, str) else (answer.__name__, _reference(answer))
+        told = ANSWERS.get((route.method, route.path, status), {})
+        words, schema = (answer, told) if isinstance(answer, str) else (answer.__name__, _reference(answer))
         described[str(status)] = {"description": words}
         if status not in _WITHOUT_BODY:
             described[str(status)]["content"] = {kind: {"schema": schema} for kind in route.content}

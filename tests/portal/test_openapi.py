@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import jsonschema
+
+from portal import schemas
 from portal.routes import PREFIX
 from tests.portal.conftest import Portal
+from tests.portal.fake_engine import FakeEngine
 
 
 async def test_the_document_has_every_route_with_its_scope_and_body(portal: Portal) -> None:
@@ -26,3 +32,62 @@ async def test_the_document_has_every_route_with_its_scope_and_body(portal: Port
     assert document["components"]["schemas"]["Fork"]["properties"]["copies"]["maximum"] == 8
     names = [operation["operationId"] for methods in document["paths"].values() for operation in methods.values()]
     assert len(names) == len(set(names))
+
+
+async def _document(portal: Portal) -> dict[str, Any]:
+    return await (await portal.client().request("GET", f"{PREFIX}/openapi.json")).json()
+
+
+async def test_every_answer_and_body_in_json_has_a_schema(portal: Portal) -> None:
+    document = await _document(portal)
+    bare = [
+        (method, path, status)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+        for status, answer in operation["responses"].items()
+        if not answer.get("content", {}).get("application/json", {"schema": True})["schema"]
+    ]
+    assert bare == []
+    assert [path for path, methods in document["paths"].items() if "computer/" in path and not methods["post"]["requestBody"]["content"]["application/json"]["schema"]] == []
+    # Nothing in the table is of a route that there is not.
+    routes = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    assert {(method, path) for method, path, _ in schemas.ANSWERS} | set(schemas.BODIES) <= routes
+
+
+async def test_what_is_answered_is_as_the_document_says(portal: Portal, engine: FakeEngine) -> None:
+    document = await _document(portal)
+    admin = await portal.login()
+    engine.add(name="desk")
+    engine.add(name="desk-clone", kind="branch", parent="ws-1")
+    engine.building("webtop-xfce", phase="fetch")
+    checked = set()
+    told: dict[tuple[str, str], int] = {}
+    asked: list[tuple[str, str, str, Any]] = [
+        ("POST", "/users", "", {"user": "anna"}), ("PATCH", "/users/{user}", "/users/anna", {"disabled": True}), ("POST", "/users/{user}/password", "/users/anna/password", None),
+        ("POST", "/tokens", "", {"name": "agent", "scopes": ["read"]}), ("POST", "/workspaces", "", {"image": "workspace"}), ("POST", "/workspaces/{id}/fork", "", {"copies": 2}),
+        ("POST", "/workspaces/{id}/shares", "", {"label": "review"}), ("POST", "/workspaces/{id}/lease", "", {}), ("POST", "/workspaces/{id}/ticket", "", None),
+        ("PUT", "/workspaces/{id}/lifetime", "", {"idle_seconds": 600, "lifetime_seconds": None}), ("POST", "/workspaces/{id}/keepalive", "", None),
+        ("POST", "/workspaces/{id}/actions", "", {"actions": [{"action": "click", "x": 1, "y": 2}, {"action": "cursor"}]}), ("POST", "/workspaces/{id}/ports/{port}", "/workspaces/ws-1/ports/9100", None),
+        ("POST", "/workspaces/{id}/directories", "/workspaces/ws-1/directories?path=/x", None), ("POST", "/images/{name}/build", "/images/webtop-xfce/build", None),
+        ("POST", "/workspaces/{id}/computer/anthropic", "", schemas.BODIES["POST", "/workspaces/{id}/computer/anthropic"]["examples"][0]),
+        ("POST", "/workspaces/{id}/computer/openai", "", schemas.BODIES["POST", "/workspaces/{id}/computer/openai"]["examples"][0]),
+        ("POST", "/workspaces/{id}/computer/gemini", "", schemas.BODIES["POST", "/workspaces/{id}/computer/gemini"]["examples"][0]),
+    ]  # fmt: skip
+    for path in document["paths"]:
+        special = {"/workspaces/{id}/diff/file": "/workspaces/ws-2/diff/file?path=/home/user/notes.txt", "/workspaces/{id}/files": "/workspaces/ws-1/files?path=/home/user"}
+        asked.append(("GET", path, special.get(path, ""), None))
+    for method, path, address, body in asked:
+        operation = document["paths"][path].get(method.lower())
+        if operation is None:
+            continue
+        answer = await admin.request(method, PREFIX + (address or path.replace("{id}", "ws-1")), body)
+        schema = operation["responses"].get(str(answer.status), {}).get("content", {}).get("application/json", {}).get("schema")
+        told[method, path] = answer.status
+        if answer.status >= 400 or not schema or answer.content_type != "application/json":
+            continue
+        jsonschema.validate(await answer.json(), {**schema, "components": document["components"]}, cls=jsonschema.Draft202012Validator)
+        checked.add((method, path))
+    table = {(method, path) for method, path, _ in schemas.ANSWERS}
+    # Texts and uploads have tests of their own.
+    unlike = table - checked - {("GET", "/metrics"), ("GET", "/workspaces/{id}/logs"), ("PUT", "/workspaces/{id}/file")}
+    assert {route: told.get(route) for route in unlike} == {}
