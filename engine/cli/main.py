@@ -158,7 +158,7 @@ async def _with_engine(config: Config, handler: Handler, arguments: argparse.Nam
 
 def _engine_commands() -> dict[str, Handler]:
     """What speaks to the engine, by the command's name."""
-    from engine.cli import completion, desktop, events, execute, images, workspaces
+    from engine.cli import completion, copy, desktop, events, execute, images, workspaces
 
     return {
         "attach": execute.attach,
@@ -178,6 +178,7 @@ def _engine_commands() -> dict[str, Handler]:
         "resume": workspaces.resume,
         "rm": workspaces.rm,
         "exec": execute.exec_command,
+        "cp": copy.copy,
         "shell": execute.shell,
         "logs": execute.logs,
         "image": images.dispatch,

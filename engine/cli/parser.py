@@ -169,6 +169,18 @@ def _inside_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPars
     execute.add_argument("-w", "--workdir", metavar="DIR", help="directory to run in")
     _workspace(execute)
 
+    copy = _command(
+        commands,
+        "cp",
+        "copy a file into a workspace or out of it",
+        "tclone cp report.csv desk:/home/user/",
+        "tclone cp desk:/home/user/result.json .",
+        "tclone cp desk:/etc/hostname - | cat",
+    )
+    copy.add_argument("source", metavar="SRC", help="a file here, WS:/PATH in a workspace, or - for standard input")
+    copy.add_argument("target", metavar="DST", help="the same, or a directory that keeps the name; - is standard output")
+    copy.add_argument("-f", "--force", action="store_true", help="replace a file that is there")
+
     shell = _command(commands, "shell", "open a shell in a workspace", "tclone shell desk")
     shell.add_argument("-u", "--user", metavar="USER", help="be this user (default: root)")
     _workspace(shell)

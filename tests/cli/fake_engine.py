@@ -17,6 +17,7 @@ class FakeEngine:
         self.socket = socket
         self.workspaces: dict[str, dict[str, Any]] = {}
         self.requests: list[tuple[str, str, Any]] = []
+        self.files: dict[str, bytes] = {}
         self.errors: dict[str, tuple[int, str, str]] = {}
         self.failed_branch: int | None = None
         self.kept: list[dict[str, Any]] = []
@@ -42,6 +43,8 @@ class FakeEngine:
                 web.get(one + "/exec", self._exec),
                 web.get(one + "/logs", self._logs),
                 web.get(one + "/stats", self._stats),
+                web.get(one + "/file", self._read),
+                web.put(one + "/file", self._write),
                 web.get("/v1/events", self._events),
                 web.get("/v1/events/kept", self._kept),
                 web.get(one + "/screenshot", self._screenshot),
@@ -89,7 +92,7 @@ class FakeEngine:
 
     @web.middleware
     async def _misbehave(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        body = json.loads(await request.text()) if request.can_read_body else None
+        body = json.loads(await request.text()) if request.can_read_body and request.method != "PUT" else None
         self.requests.append((request.method, request.path_qs, body))
         wrong = self.errors.get(f"{request.method} {request.path}")
         if wrong is not None:
@@ -103,6 +106,23 @@ class FakeEngine:
                 return workspace
         body = json.dumps({"error": {"code": "not_found", "message": f"no workspace {ref}; `tclone ls` lists them"}})
         raise web.HTTPNotFound(text=body, content_type="application/json")
+
+    async def _read(self, request: web.Request) -> web.Response:
+        self._find(request)
+        path = request.query["path"]
+        if path.endswith("/"):
+            return _error(409, "conflict", f"{path} of ws-1 is a directory; only regular files can be read")
+        if path not in self.files:
+            return _error(404, "not_found", f"there is no {path} of ws-1")
+        return web.Response(body=self.files[path], content_type="application/octet-stream")
+
+    async def _write(self, request: web.Request) -> web.Response:
+        self._find(request)
+        path = request.query["path"]
+        if path in self.files and request.query["overwrite"] != "1":
+            return _error(409, "conflict", f"{path} of ws-1 exists already; choose another name or ask to overwrite it")
+        self.files[path] = await request.read()
+        return web.json_response({"name": path}, status=201)
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.json_response({"ok": True, "version": "0.0-fake"})

@@ -189,15 +189,26 @@ async def test_a_viewer_can_do_nothing_to_the_page_or_to_another_one(page: Page,
     await one.evaluate(
         """() => { const portal = document.querySelector('script[data-portal]').dataset.portal;
             for (const type of ['leader', 'release', 'key', 'point', 'toString', '__proto__', 'quality'])
-                parent.postMessage({ tclone: type, keysym: 97, down: true, x: 1, y: 1, mask: 1, poor: true }, portal);
-            parent.postMessage('leader', portal); parent.postMessage(null, portal);
+                top.postMessage({ tclone: type, keysym: 97, down: true, x: 1, y: 1, mask: 1, poor: true }, portal);
+            top.postMessage('leader', portal); top.postMessage(null, portal);
             // Past the portal, straight to a sibling.
-            for (const type of ['key', 'release']) parent.frames[1].postMessage({ tclone: type, keysym: 97, down: true }, '*'); }"""
+            for (const type of ['key', 'release']) top.frames[1].postMessage({ tclone: type, keysym: 97, down: true }, '*'); }"""
     )
     await expect(tile_of(page, "ws-1").get_by_text("Poor connection")).to_be_visible()
     await expect(tile_of(page, "ws-2").get_by_text("Poor connection")).to_be_hidden()
     assert await page.locator(".command-bar").count() == 0, "a frame without the keyboard opened the shortcut bar"
     assert await other.evaluate("sent") == [], "a desktop reached its sibling"
+
+
+async def test_messages_of_the_desktops_own_client_do_not_reach_the_portals_window(page: Page, engine: FakeEngine) -> None:
+    engine.add()
+    viewer = await streams(page, "ws-1")
+    await page.evaluate("window.heard = []; window.addEventListener('message', (event) => window.heard.push(event.data))")
+    await viewer.evaluate("window.parent.postMessage({ type: 'stats' }, '*'); window.parent.postMessage({ type: 'stats' }, location.origin)")
+    # What our script says comes after them, by the same way.
+    await viewer.evaluate("window.stream_client = { connection: 'poor' }")
+    await expect(tile_of(page, "ws-1").get_by_text("Poor connection")).to_be_visible()
+    assert [message["tclone"] for message in await page.evaluate("window.heard")] == ["quality"]
 
 
 async def test_twelve_tabs(browser: Browser, portal: Portal, front: Front, engine: FakeEngine) -> None:

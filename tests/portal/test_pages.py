@@ -18,6 +18,7 @@ async def test_launch_fork_and_discard(page: Page, engine: FakeEngine, front: Fr
     await expect(page.get_by_text("No workspaces yet")).to_be_visible()
     await page.get_by_role("button", name="Launch", exact=True).click()
     await expect(page.get_by_role("radio", name="webtop-xfce")).to_be_checked()
+    await page.get_by_label("Ports to publish").fill("3000")
     await page.locator("dialog button[type=submit]").click()
     await expect(page.frame_locator("iframe").get_by_text("File Manager")).to_be_visible()
     await page.get_by_role("button", name="Fork", exact=True).click()
