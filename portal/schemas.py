@@ -57,7 +57,7 @@ COMPONENTS: dict[str, Schema] = {
         {"id": _TEXT, "name": _TEXT, "kind": _one_of("source", "branch"), "state": _one_of("created", "starting", "ready", "forking", "removing", "gone", "stopped", "failed"), "image": _TEXT},
         {
             "phase": _TEXT, "parent": _or_null(_TEXT), "batch": _or_null(_TEXT), "index": _or_null(_WHOLE), "generation": _WHOLE, "desktop": _SWITCH, "ports": _PORTS,
-            "network": _one_of("open", "none"), "label": _TEXT, "created": {"type": "string", "format": "date-time"}, "memory_limit": _or_null(_WHOLE), "error": _or_null(_TEXT),
+            "network": _one_of("open", "none"), "label": _TEXT, "created": {"type": "string", "format": "date-time"}, "memory_limit": _or_null(_WHOLE), "paused": _SWITCH, "error": _or_null(_TEXT),
         },
     ),
     "ForkResult": _object(
@@ -66,7 +66,7 @@ COMPONENTS: dict[str, Schema] = {
             "ms": {"type": "object", "additionalProperties": {"type": ["number", "null"]}, "description": "milliseconds: pause, usable, first_frame and others"},
             "branches": _list(_object({"name": _or_null(_TEXT), "error": _or_null(_TEXT)}, {"id": _or_null(_TEXT), "ports": _PORTS, "hook_error": _or_null(_TEXT)})),
         },
-        {"batch": _or_null(_TEXT), "mode": _TEXT, "processes": _WHOLE, "threads": _WHOLE, "bytes_copied": _WHOLE},
+        {"batch": _or_null(_TEXT), "mode": _TEXT, "processes": _WHOLE, "threads": _WHOLE, "bytes_copied": _WHOLE, "results": _list(_OBJECT)},
     ),
     "Image": _object(
         {"name": _TEXT, "built": _SWITCH, "recipe": _SWITCH, "about": _TEXT, "build": _or_null(_named("Build"))},
@@ -131,6 +131,9 @@ ANSWERS: dict[tuple[str, str, int], Schema] = {
     ("POST", "/workspaces", 201): _named("Workspace"),
     ("GET", _W, 200): _named("Workspace"),
     ("POST", _W + "/fork", 201): _named("ForkResult"),
+    ("POST", _W + "/fork", 202): _object({"source": _TEXT, "begun": _SWITCH}),
+    ("POST", _W + "/pause", 200): _named("Workspace"),
+    ("POST", _W + "/resume", 200): _named("Workspace"),
     ("GET", _W + "/logs", 200): _TEXT,
     ("POST", _W + "/ticket", 200): _object({"action": {"type": "string", "format": "uri"}, "code": _TEXT}),
     ("GET", _W + "/lease", 200): _or_null(_named("Hold")),

@@ -65,6 +65,7 @@ async def test_what_is_answered_is_as_the_document_says(portal: Portal, engine: 
     asked: list[tuple[str, str, str, Any]] = [
         ("POST", "/users", "", {"user": "anna"}), ("PATCH", "/users/{user}", "/users/anna", {"disabled": True}), ("POST", "/users/{user}/password", "/users/anna/password", None),
         ("POST", "/tokens", "", {"name": "agent", "scopes": ["read"]}), ("POST", "/workspaces", "", {"image": "workspace"}), ("POST", "/workspaces/{id}/fork", "", {"copies": 2}),
+        ("POST", "/workspaces/{id}/fork", "", {"wait": False}), ("POST", "/workspaces/{id}/pause", "/workspaces/ws-2/pause", None), ("POST", "/workspaces/{id}/resume", "/workspaces/ws-2/resume", None),
         ("POST", "/workspaces/{id}/shares", "", {"label": "review"}), ("POST", "/workspaces/{id}/lease", "", {}), ("POST", "/workspaces/{id}/ticket", "", None),
         ("PUT", "/workspaces/{id}/lifetime", "", {"idle_seconds": 600, "lifetime_seconds": None}), ("POST", "/workspaces/{id}/keepalive", "", None),
         ("POST", "/workspaces/{id}/actions", "", {"actions": [{"action": "click", "x": 1, "y": 2}, {"action": "cursor"}]}), ("POST", "/workspaces/{id}/ports/{port}", "/workspaces/ws-1/ports/9100", None),
@@ -78,7 +79,8 @@ async def test_what_is_answered_is_as_the_document_says(portal: Portal, engine: 
         asked.append(("GET", path, special.get(path, ""), None))
     for method, path, address, body in asked:
         operation = document["paths"][path].get(method.lower())
-        if operation is None:
+        # Files, pictures and streams that stay open are others' matter.
+        if operation is None or not any("application/json" in answer.get("content", {}) for status, answer in operation["responses"].items() if status < "400"):
             continue
         answer = await admin.request(method, PREFIX + (address or path.replace("{id}", "ws-1")), body)
         schema = operation["responses"].get(str(answer.status), {}).get("content", {}).get("application/json", {}).get("schema")
