@@ -46,6 +46,7 @@ class Pictures:
         self._node = node
         self._workspace = workspace
         self._task: asyncio.Task[None] | None = None
+        self._watches = 0
         self._sent = 0
         self._taken = 0
         self._room = asyncio.Event()
@@ -53,7 +54,10 @@ class Pictures:
     def watch(self, wanted: Watch) -> None:
         """Begin, or go on in another form. The first picture comes at once."""
         self.close()
-        self._task = asyncio.create_task(self._send(wanted), name="control socket: pictures")
+        self._watches += 1
+        # Whoever begins anew takes none of the earlier ones any more.
+        self._taken = self._sent
+        self._task = asyncio.create_task(self._send(wanted, self._watches), name="control socket: pictures")
 
     def seen(self, number: int) -> None:
         """The program has taken every picture up to this one."""
@@ -65,7 +69,7 @@ class Pictures:
             self._task.cancel()
             self._task = None
 
-    async def _send(self, wanted: Watch) -> None:
+    async def _send(self, wanted: Watch, watch: int) -> None:
         options = wanted.model_dump()
         tag: str | None = None
         try:
@@ -75,7 +79,7 @@ class Pictures:
                 if shot is not None:
                     tag = shot.tag
                     self._sent += 1
-                    await self._socket.send_bytes(frame(self._sent, shot))
+                    await self._socket.send_bytes(frame(watch, self._sent, shot))
         except ConnectionError:
             pass  # the program has gone: whoever reads from it notices
         except (PortalError, EngineError) as error:
@@ -100,10 +104,10 @@ class Pictures:
             return None
 
 
-def frame(number: int, shot: Screenshot) -> bytes:
+def frame(watch: int, number: int, shot: Screenshot) -> bytes:
     """A picture as one message: the length of what describes it (4 bytes, big-endian), that as JSON, the picture."""
     told = {
-        "type": "frame", "number": number, "content_type": shot.content_type, "tag": shot.tag, "screen": list(shot.screen), "size": list(shot.size),
+        "type": "frame", "watch": watch, "number": number, "content_type": shot.content_type, "tag": shot.tag, "screen": list(shot.screen), "size": list(shot.size),
     }  # fmt: skip
     head = json.dumps(told).encode()
     return struct.pack(">I", len(head)) + head + shot.content

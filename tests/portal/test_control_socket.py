@@ -192,7 +192,7 @@ async def test_pictures_come_when_the_screen_changes_and_no_faster_than_they_are
         while message is None or message.type is not aiohttp.WSMsgType.BINARY:
             message = await asyncio.wait_for(socket.receive(), PATIENCE)
         head, content = picture(message.data)
-        assert head == {"type": "frame", "number": 1, "content_type": "image/png", "tag": '"50-64"', "screen": [1280, 800], "size": [64, 40]}
+        assert head == {"type": "frame", "watch": 1, "number": 1, "content_type": "image/png", "tag": '"50-64"', "screen": [1280, 800], "size": [64, 40]}
         assert content.startswith(b"\x89PNG")
         for hue in (10, 20, 30):
             engine.screens["ws-1"] = hue
