@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tclone import Client, TCloneError, Workspace
 
-GOAL = "The <quick> fox costs 3 € & jumps\n"
+GOAL = "The <quick> fox costs 3 € & jumps"
 FILE = "/home/user/answer.txt"
 EDITOR = "answer.txt - Mousepad"
 
@@ -21,11 +21,11 @@ Step = Callable[[Workspace], None]
 
 
 def write_right(desk: Workspace) -> None:
-    desk.type(GOAL.rstrip("\n"))
+    desk.type(GOAL)
 
 
 def write_in_capitals(desk: Workspace) -> None:
-    desk.type(GOAL.rstrip("\n").upper())
+    desk.type(GOAL.upper())
 
 
 def write_half(desk: Workspace) -> None:
@@ -51,7 +51,7 @@ STEPS: list[list[Step]] = [[write_half, write_in_capitals, write_right], [select
 
 def score(desk: Workspace) -> float:
     """How much of the goal is on disk; before anything is, what the editor would save counts half. The judge may spoil its branch: it is a copy."""
-    saved = desk.files.read_text(FILE)
+    saved = answer(desk)
     if saved:
         return 1.0 + _alike(saved)
     with_probe = desk.fork()[0]
@@ -59,7 +59,12 @@ def score(desk: Workspace) -> float:
         raise with_probe
     with with_probe as probe:
         save(probe)
-        return _alike(probe.files.read_text(FILE)) / 2
+        return _alike(answer(probe)) / 2
+
+
+def answer(desk: Workspace) -> str:
+    """What is on disk; the editor may have ended the line."""
+    return desk.files.read_text(FILE).rstrip("\n")
 
 
 def _alike(text: str) -> float:
@@ -105,7 +110,7 @@ def main() -> None:
             print(f"best: {best.id} in generation {best.info.generation}, by {best.info.label}")
             # The winner's file becomes the source's.
             best.files.promote(desk, [FILE])
-        print(f"the source has: {desk.files.read_text(FILE).strip()}")
+        print(f"the source has: {answer(desk)}")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ TRIES = {
     "the half": "sed -i 's| + 1||' middle.py",
 }
 TMUX = "tmux"
+PATIENCE = 120.0
 
 
 async def prepare(source: Workspace) -> None:
@@ -39,7 +40,7 @@ async def prepare(source: Workspace) -> None:
     await source.files.write(f"{PROJECT}/test_middle.py", TEST)
     await source.exec(f"{TMUX} new-session -d -s race -c {PROJECT}", user="user", check=True)
     await typed(source, "python3 test_middle.py")
-    await shown(source, "IndexError")
+    await asyncio.wait_for(shown(source, "AssertionError"), PATIENCE)
 
 
 async def typed(workspace: Workspace, line: str) -> None:
@@ -95,7 +96,7 @@ async def main() -> None:
     wanted = parser.parse_args()
     async with Client() as client, await client.run(wanted.image) as source:
         await prepare(source)
-        winner = await asyncio.wait_for(race(source), 120)
+        winner = await asyncio.wait_for(race(source), PATIENCE)
         if winner is None:
             print("nobody won")
             return

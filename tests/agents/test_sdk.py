@@ -134,6 +134,8 @@ async def test_the_command_line_attaches_looks_and_types(engine: Engine, desk: D
     process = await asyncio.create_subprocess_exec(*tclone_, "attach", desk.ref, stdin=its, stdout=its, stderr=its, env=environment, start_new_session=True)
     os.close(its)
     try:
+        # What is typed before the multiplexer has the terminal it throws away.
+        await asyncio.to_thread(_read_until, ours, b"$ ")
         os.write(ours, b"echo in-$((40+2)) >attached; echo rea''dy\n")
         await asyncio.to_thread(_read_until, ours, b"ready")
         # Leaving is no end: the session lives on.
@@ -166,7 +168,12 @@ async def _example(name: str, environment: dict[str, str]) -> list[str]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(REPO / "examples" / name), env={**os.environ, **environment, "PYTHONPATH": str(REPO)}, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    out, err = await asyncio.wait_for(process.communicate(), 300)
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), 300)
+    except TimeoutError:
+        process.kill()
+        out, err = await process.communicate()
+        pytest.fail(f"{name} did not end; it printed:\n{out.decode()}")
     assert process.returncode == 0, err.decode()
     return out.decode().splitlines()
 
