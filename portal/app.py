@@ -113,7 +113,7 @@ class Control:
         self._events = Events(self.feed, self.owners, self.access.endings)
         self._mcp = Mcp(self.identity, places.control_socket)
         self._terminals = Terminals(self._inside, self.access.endings, self.identity, self._router)
-        self._commands = Commands(self._inside, self.access.endings, self.identity, self._router)
+        self._commands = Commands(self._inside, self.access.endings, self.identity, self._router, rates)
         self._channels = Channels(self._actions, self.node, self.feed, self.leases, self.access.endings, self.identity, self._router)
         self.private = Private(self.access, self.tickets, self.viewers).application()
         provider = oidc.settings(config)

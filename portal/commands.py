@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import pydantic
@@ -12,8 +13,13 @@ from engine.account import DESKTOP_USER
 from engine.client import ExecSession
 from portal import audit
 from portal.bodies import Body, checked
+from portal.endings import Endings
+from portal.identity import Identity
+from portal.inside import Inside
 from portal.joined import Joined
 from portal.principal import Principal
+from portal.rates import Rates
+from portal.routes import Router
 
 _STDIN = 0
 
@@ -40,11 +46,18 @@ class Commands(Joined):
     word = "exec"
     noun = "command"
 
-    def opened(self, identity: str, principal: Principal, hello: dict[str, Any]) -> AbstractAsyncContextManager[ExecSession]:
+    def __init__(self, inside: Inside, endings: Endings, identity: Identity, router: Router, rates: Rates) -> None:
+        super().__init__(inside, endings, identity, router)
+        self._rates = rates
+
+    @contextlib.asynccontextmanager
+    async def opened(self, identity: str, principal: Principal, hello: dict[str, Any]) -> AsyncIterator[ExecSession]:
         wanted = checked({name: value for name, value in hello.items() if name not in ("type", "key")}, Run)
         # Not the command: what it is given may be a secret.
-        audit.record("exec", user=principal.user, token=principal.token, workspace=identity, account=wanted.user)
-        return self.inside.command(identity, **wanted.model_dump())
+        with audit.outcome("exec", principal, identity, account=wanted.user):
+            self._rates.take(principal.grant, 1)
+            async with self.inside.command(identity, **wanted.model_dump()) as session:
+                yield session
 
     async def output(self, socket: web.WebSocketResponse, session: ExecSession) -> int:
         async for stream, data in session.output():

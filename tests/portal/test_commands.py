@@ -11,7 +11,7 @@ import pytest
 
 from tests.portal.conftest import PATIENCE, Client, Portal
 from tests.portal.fake_engine import FakeEngine
-from tests.portal.test_actions import ONE, program
+from tests.portal.test_actions import CLICK, ONE, program
 
 
 async def answers(socket: aiohttp.ClientWebSocketResponse) -> list[Any]:
@@ -38,7 +38,7 @@ async def test_input_both_outputs_and_the_status(portal: Portal, agent: Client, 
     (command,) = engine.inside.shells
     assert (command["argv"], command["user"], command["cwd"], command["tty"]) == (["cat"], "@desktop", "/tmp", False)
     entries = await (await (await portal.login()).request("GET", "/api/v1/audit?event=exec")).json()
-    assert [(entry["workspace"], entry["account"]) for entry in entries] == [("ws-1", "@desktop")] and "hidden-1" not in json.dumps(entries)
+    assert [(entry["workspace"], entry["account"], entry["outcome"]) for entry in entries] == [("ws-1", "@desktop", "ok")] and "hidden-1" not in json.dumps(entries)
 
 
 @pytest.mark.parametrize("hello", [{}, {"argv": []}, {"argv": "ls"}, {"argv": ["ls"], "tty": 1}, {"argv": ["ls"], "rows": 0}, {"argv": ["ls"], "more": 1}])
@@ -60,3 +60,17 @@ async def test_who_may_and_when(portal: Portal, agent: Client, engine: FakeEngin
             (answer,) = await answers(socket)
         assert answer["code"] == code
     assert answer["reason"] == "held_by_person" and answer["lease"]["holder"] == "admin" and engine.inside.shells == []
+
+
+async def test_commands_have_the_rate_of_actions(agent: Client, engine: FakeEngine) -> None:
+    for _ in range(6):
+        assert (await agent.request("POST", f"{ONE}/actions", {"actions": [CLICK] * 64})).status == 200
+    codes = set()
+    for _ in range(40):
+        async with agent.socket(f"{ONE}/exec") as socket:
+            await socket.send_json({"type": "hello", "argv": ["cat"]})
+            await socket.send_json({"stdin": "eof"})
+            codes.add((await answers(socket))[-1].get("code"))
+        if "limit" in codes:
+            break
+    assert codes == {5, "limit"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,25 @@ async def test_a_blocking_program_from_launch_to_discard(blocking: Blocking, eng
 
     await blocking(work)
     assert [names[0] for names in acted(engine)] == ["click", "type", "get_clipboard", "key"]
+
+
+async def test_a_workspace_brings_a_client_of_its_own(reach: dict[str, Any], engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("TCLONE_URL", reach["url"]), ("TCLONE_TOKEN", reach["token"]), ("TCLONE_CA", str(reach["ca"]))):
+        monkeypatch.setenv(name, value)
+
+    def work() -> None:
+        with tclone.Workspace.run("webtop-xfce", name="desk") as desk:
+            assert desk.cursor() == (3, 4)
+        with pytest.raises(RuntimeError, match="closed"):
+            desk.click(1, 1)
+        with pytest.raises(tclone.NotFound):
+            tclone.Workspace.run("no-such-image")
+
+    await asyncio.to_thread(work)
+    async with await aio.Workspace.run("webtop-xfce") as desk:
+        assert (await desk.refresh()).state == "ready"
+    assert engine.workspaces == {}
+    assert not [thread for thread in threading.enumerate() if thread.name == "tclone"]
 
 
 async def test_what_was_found_stays_when_its_block_is_left(agent: aio.Client, engine: FakeEngine) -> None:
