@@ -35,6 +35,7 @@ _LATE_SECONDS = 20.0
 
 _MESSAGES = {
     "dispatch": "(task_states) catches its own system calls (syscall user dispatch, as Wine does)",
+    "segments": "(task_states) has memory segments of its own (modify_ldt, for 16-bit programs)",
     "memory": "(task_states) shares its memory with pid",
     "vdso": "(task_states) has made its vdso not executable",
     "traced": "(task_states) is traced by another process",

@@ -17,6 +17,8 @@
 #define PR_GET_MDWE 66
 #endif
 #define PROC_LIMIT 4096
+#define LDT_READ 0
+#define LDT_ENTRY 8             /* bytes */
 #define DUMPABLE_BY_ROOT_ONLY 2     /* cannot be set: only the kernel itself does, for setuid programs */
 
 /* What the engine gave us it gave the restorer too. */
@@ -41,8 +43,8 @@ static const struct own_values *own_values(void)
 }
 
 struct process_memo {
-    int dumpable_op, thp_op, merge_op, deny_op, subreaper_op;
-    uint64_t subreaper;
+    int dumpable_op, thp_op, merge_op, deny_op, subreaper_op, ldt_op;
+    uint64_t subreaper, ldt;
 };
 
 static int process_ask(struct query *query, void **memo, struct error *err)
@@ -52,6 +54,8 @@ static int process_ask(struct query *query, void **memo, struct error *err)
         return 0;
     struct process_memo *mine = *memo = must_alloc(sizeof *mine);
     mine->subreaper = query_reserve(query, sizeof(int));
+    mine->ldt = query_reserve(query, LDT_ENTRY);
+    mine->ldt_op = ASK(query, SYS_modify_ldt, LDT_READ, mine->ldt, LDT_ENTRY);
     mine->dumpable_op = ASK(query, SYS_prctl, PR_GET_DUMPABLE);
     mine->thp_op = ASK(query, SYS_prctl, PR_GET_THP_DISABLE);
     mine->merge_op = ASK(query, SYS_prctl, PR_GET_MEMORY_MERGE);
@@ -73,6 +77,10 @@ static int process_collect(struct query *query, void *memo, struct error *err)
     const struct process_memo *mine = memo;
     struct process *process = query_thread(query)->process;
     struct process_state *state = process_state(process);
+    /* Without a table nothing is read. How many entries one has nobody tells, and reading all 8192 would cost every fork. */
+    if (query_result(query, mine->ldt_op) == LDT_ENTRY)
+        return fail(err, "unsupported", "%s has memory segments of its own (modify_ldt, for 16-bit programs), which cannot be forked; end it",
+                    process_label(process));
     state->dumpable = positive(query, mine->dumpable_op);
     state->thp_disabled = positive(query, mine->thp_op);
     state->memory_merge = positive(query, mine->merge_op);

@@ -1,6 +1,7 @@
-/* task_states MODE: a process in a state that a fork refuses (dispatch, memory, memories, vdso, traced, thread_pidfd, thread_place, thread_places), that hurries (storm), that waits (waits), has many signals pending (queued), or ends as soon as it can (ends). */
+/* task_states MODE: a process in a state that a fork refuses (dispatch, segments, memory, memories, vdso, traced, thread_pidfd, thread_place, thread_places), that hurries (storm), that waits (waits), has many signals pending (queued), or ends as soon as it can (ends). */
 #include "../programs/fidelity.h"
 
+#include <asm/ldt.h>
 #include <linux/prctl.h>
 #include <pthread.h>
 #include <sys/auxv.h>
@@ -160,7 +161,11 @@ int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
     mkdir(FIDELITY_DIRECTORY, 0777);
-    if (strcmp(mode, "dispatch") == 0) {
+    if (strcmp(mode, "segments") == 0) {
+        struct user_desc entry = { .entry_number = 3, .limit = 0xfff, .seg_32bit = 1 };
+        MUST((int)syscall(SYS_modify_ldt, 0x11, &entry, sizeof entry));
+        fidelity_ready();
+    } else if (strcmp(mode, "dispatch") == 0) {
         fidelity_ready();
         static char selector = 0;
         MUST(prctl(59 /* PR_SET_SYSCALL_USER_DISPATCH */, 1, 0, 0, &selector));
