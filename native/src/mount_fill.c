@@ -9,9 +9,11 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <linux/securebits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -70,15 +72,46 @@ static int fill_part(const struct own_part *part, int root, const char *label, s
     return tree_copy(&copy, err);
 }
 
-static int fill(const struct world *world, struct branch *branch, const struct own_system *system, struct error *err)
+/*
+ * A file system that was mounted in a nested user namespace takes files only from ids which that one knows: for making them this thread is who made its
+ * root directory, with all capabilities kept. 0, 0 = itself again.
+ */
+static int make_files_as(uid_t uid, gid_t gid, struct error *err)
 {
-    AUTO_CLOSE int root = (int)syscall(SYS_pidfd_getfd, branch->init_pidfd, (int)aux_slot(world, system->slot), 0);
-    if (root < 0)
-        return fail_errno(err, "%s: cannot reach the file system for %s", branch->id, system->mount->point);
+    static int before;
+    bool again = uid == 0 && gid == 0;
+    if (!again)
+        before = prctl(PR_GET_SECUREBITS);
+    if (!again && (before < 0 || prctl(PR_SET_SECUREBITS, before | SECBIT_NO_SETUID_FIXUP) < 0))
+        return fail_errno(err, "cannot keep capabilities");
+    syscall(SYS_setfsgid, gid);
+    syscall(SYS_setfsuid, uid);
+    if (again && prctl(PR_SET_SECUREBITS, before) < 0)
+        return fail_errno(err, "cannot give up what was needed to fill a file system");
+    return 0;
+}
+
+static int fill_parts(const struct world *world, const struct own_system *system, int root, struct error *err)
+{
     for (int i = 0; i < system->part_count; i++)
         if (fill_part(&system->parts[i], root, system->mount->point, err) < 0)
             return -1;
     return mounts_fill_ghosts(world, system, root, err);
+}
+
+static int fill(const struct world *world, struct branch *branch, const struct own_system *system, struct error *err)
+{
+    struct stat st;
+    AUTO_CLOSE int root = (int)syscall(SYS_pidfd_getfd, branch->init_pidfd, (int)aux_slot(world, system->slot), 0);
+    if (root < 0)
+        return fail_errno(err, "%s: cannot reach the file system for %s", branch->id, system->mount->point);
+    if (fstat(root, &st) < 0)
+        return fail_errno(err, "%s: cannot look at the file system for %s", branch->id, system->mount->point);
+    bool other = st.st_uid != 0 || st.st_gid != 0;
+    if (other && make_files_as(st.st_uid, st.st_gid, err) < 0)
+        return -1;
+    int status = fill_parts(world, system, root, err);
+    return other && make_files_as(0, 0, err) < 0 ? -1 : status;
 }
 
 static uint32_t *word_of(const struct world *world, const struct branch *branch, uint64_t address)

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 
 bool mounts_awaits_terminal(const struct mount_world *mounts, const struct mount_step *step)
 {
@@ -63,4 +64,13 @@ void mounts_emit_terminals(struct plan *plan)
                 emit_terminal(&plan->common[STAGE_CONNECT], mounts->namespace->nested ? mounts : NULL, step, whole);
         }
     }
+}
+
+const struct own_system *mounts_system(const struct world *world, dev_t device)
+{
+    uint64_t wanted = (uint64_t)major(device) << 32 | minor(device);
+    for (int i = 0; world->mounts && i < world->mounts->system_count; i++)
+        if (world->mounts->systems[i].device == wanted)
+            return &world->mounts->systems[i];
+    return NULL;
 }

@@ -74,6 +74,8 @@ int mounts_read(struct world *world, struct error *err);
 void mounts_close(struct world *world);
 /* The mount namespace in which a file was opened, by a descriptor of ours; NULL = the workspace's own (or none any more). */
 const struct mount_world *mounts_of_file(const struct world *world, int fd);
+/* A file system that was mounted inside, by its device; NULL = it is none. */
+const struct own_system *mounts_system(const struct world *world, dev_t device);
 /* Where the paths of a process lead. */
 const struct mount_world *mounts_of_process(const struct process *process);
 /* The same for a link below /proc to a file that the process uses. Only processes in nested namespaces are asked about (2 us). */

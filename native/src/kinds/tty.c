@@ -1,5 +1,5 @@
 /*
- * Pseudo terminals. A pty is made by opening the multiplexer until the right index comes (the devpts of a branch is fresh); then its slaves are
+ * Pseudo terminals. A pty is made by opening the multiplexer of its devpts until the right index comes (in a branch it is fresh); then its slaves are
  * opened by name, and descriptors of /dev/tty by a short-lived process whose controlling terminal it is for a moment.
  *
  * A slave whose master nobody inside holds (an exec session's: the other end is on the host) comes back hung up: reads give end of file.
@@ -8,10 +8,12 @@
 #include "kinds.h"
 #include "tty.h"
 #include "../descriptors.h"
-#include "../proc.h"
+#include "../files.h"
+#include "../mounts.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/openat2.h>
 #include <poll.h>
 #include <stdio.h>
@@ -26,9 +28,7 @@
 #define TTY_MAJOR 5             /* /dev/tty, /dev/console, /dev/ptmx */
 #define TTY_MINOR 0
 #define PTMX_MINOR 2
-#define SLAVE_MAJOR 136
 #define MAX_INDEX 4096
-#define STAT_LIMIT 4096
 
 static bool is_device(const struct stat *st, unsigned major_number, unsigned minor_number)
 {
@@ -78,21 +78,37 @@ static int index_of(const struct description *description, struct error *err)
     return (int)((value & 0xff) | (value >> 12 & 0xfff00));
 }
 
-/* A slave of another devpts may have the same index; it has no master inside and hangs up as well. */
-static struct pty *pty_of(int index)
+/* A slave of the host's devpts may have the same index; it has no master inside and hangs up as well. */
+static struct pty *pty_of(const struct own_system *system, int index)
 {
     for (int i = 0; i < pty_count; i++)
-        if (ptys[i]->index == index)
+        if (ptys[i]->index == index && ptys[i]->system == system)
             return ptys[i];
     ptys = must_grow(ptys, (size_t)(pty_count + 1) * sizeof *ptys);
     struct pty *pty = ptys[pty_count++] = must_alloc(sizeof *pty);
+    pty->system = system;
     pty->index = index;
     return pty;
 }
 
+/*
+ * The pty behind a descriptor of /dev/tty, which tells the index alone: of several with that index (in several devpts) the one whose session its holder
+ * is in.
+ */
+static struct pty *controlling_pty(const struct description *description, int index)
+{
+    const struct process *holder = description->holder;
+    struct pty *found = NULL;
+    for (int i = 0; i < pty_count; i++) {
+        const struct process *leader = ptys[i]->leader;
+        if (ptys[i]->index == index && (!found || (holder && leader && leader->ns_session == holder->ns_session)))
+            found = ptys[i];
+    }
+    return found ? found : pty_of(NULL, index);
+}
+
 static int tty_capture(struct world *world, struct description *description, struct error *err)
 {
-    (void)world;
     int index = index_of(description, err);
     if (index < 0)
         return -1;
@@ -101,7 +117,9 @@ static int tty_capture(struct world *world, struct description *description, str
                     MAX_INDEX - 1);
     if (!first_terminal)
         first_terminal = description;
-    struct pty *pty = description->data = pty_of(index);
+    if (is_controlling(description))
+        return 0;               /* link_controlling */
+    struct pty *pty = description->data = pty_of(mounts_system(world, description->st.st_dev), index);
     if (!pty->first)
         pty->first = description;
     if (is_master(description))
@@ -111,17 +129,18 @@ static int tty_capture(struct world *world, struct description *description, str
     return 0;
 }
 
-/* Owner and mode of /dev/pts/N, from a descriptor or, if only the master is held, from the source's own directory. */
+/* Owner and mode of /dev/pts/N, from a descriptor or, if only the master is held, from the directory of the source. */
 static void read_node(const struct world *world, struct pty *pty)
 {
     if (pty->slave) {
         pty->node = pty->slave->st;
         return;
     }
-    char path[32];
-    snprintf(path, sizeof path, "dev/pts/%d", pty->index);
+    char path[PATH_MAX];
+    int root = pty->system ? pty->system->maker->root : world->root;
+    snprintf(path, sizeof path, "%s/%d", pty->system ? pty->system->mount->point : "/dev/pts", pty->index);
     struct open_how how = { .flags = O_PATH | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS };
-    AUTO_CLOSE int fd = (int)syscall(SYS_openat2, world->root, path, &how, sizeof how);
+    AUTO_CLOSE int fd = (int)syscall(SYS_openat2, root, path, &how, sizeof how);
     if (fd < 0 || fstat(fd, &pty->node) < 0 || !S_ISCHR(pty->node.st_mode))
         pty->node = (struct stat){ .st_mode = S_IFCHR | 0620 };
 }
@@ -146,82 +165,35 @@ static int read_settings(struct pty *pty, struct error *err)
     return 0;
 }
 
-struct stat_fields {
-    int host_group;
-    unsigned terminal;          /* encoded device number, 0 = none */
-    int host_foreground;
-};
-
-static int read_stat(const struct process *process, struct stat_fields *fields, struct error *err)
-{
-    AUTO_FREE char *text = proc_read(err, STAT_LIMIT, NULL, "/proc/%d/stat", process->pid);
-    if (!text)
-        return -1;
-    /* The command may hold anything, parentheses too. */
-    const char *rest = strrchr(text, ')');
-    char state;
-    int parent, session, terminal;
-    if (!rest || sscanf(rest + 1, " %c %d %d %d %d %d", &state, &parent, &fields->host_group, &session, &terminal, &fields->host_foreground) != 6)
-        return fail(err, "internal", "%s: its stat line is not understood", process_label(process));
-    fields->terminal = (unsigned)terminal;
-    return 0;
-}
-
-static bool is_leader(const struct process *process)
-{
-    return !process->zombie && process->ns_session == process->ns_pid && process->ns_session != 0;
-}
-
-/* The foreground group in the workspace's numbering; 0 when no process is left in it. */
-static int foreground_group(const struct world *world, int session, int host_foreground, struct error *err)
-{
-    for (int i = 0; i < world->process_count; i++) {
-        const struct process *process = world->processes[i];
-        struct stat_fields fields;
-        if (process->ns_session != session)
-            continue;
-        if (process->group_leader == host_foreground)
-            return process->ns_group;
-        if (read_stat(process, &fields, err) < 0)
-            return -1;
-        if (fields.host_group == host_foreground)
-            return process->ns_group;
-    }
-    return 0;
-}
-
-static int find_sessions(struct world *world, struct error *err)
-{
-    for (int i = 0; i < world->process_count; i++) {
-        const struct process *process = world->processes[i];
-        struct stat_fields fields;
-        if (!is_leader(process))
-            continue;
-        if (read_stat(process, &fields, err) < 0)
-            return -1;
-        if ((fields.terminal >> 8 & 0xfff) != SLAVE_MAJOR)
-            continue;
-        int index = (int)((fields.terminal & 0xff) | (fields.terminal >> 12 & 0xfff00));
-        for (int k = 0; k < pty_count; k++) {
-            struct pty *pty = ptys[k];
-            if (pty->index != index || !pty->master)
-                continue;
-            pty->leader = process;
-            pty->foreground = foreground_group(world, process->ns_session, fields.host_foreground, err);
-            if (pty->foreground < 0)
-                return -1;
-        }
-    }
-    return 0;
-}
-
+/* Those of one devpts together. */
 static int by_index(const void *left, const void *right)
 {
-    return (*(struct pty *const *)left)->index - (*(struct pty *const *)right)->index;
+    const struct pty *one = *(struct pty *const *)left, *other = *(struct pty *const *)right;
+    if (one->system != other->system)
+        return one->system < other->system ? -1 : 1;
+    return one->index - other->index;
+}
+
+static int link_controlling(const struct world *world, struct error *err)
+{
+    for (int i = 0; i < world->description_count; i++) {
+        struct description *description = world->descriptions[i];
+        if (description->kind != &kind_tty || !is_controlling(description))
+            continue;
+        int index = index_of(description, err);
+        if (index < 0)
+            return -1;
+        struct pty *pty = description->data = controlling_pty(description, index);
+        if (!pty->first)
+            pty->first = description;
+    }
+    return 0;
 }
 
 static int tty_link(struct world *world, struct error *err)
 {
+    if (tty_sessions_find(world, ptys, pty_count, err) < 0 || link_controlling(world, err) < 0)
+        return -1;
     if (!pty_count)
         return 0;
     qsort(ptys, (size_t)pty_count, sizeof *ptys, by_index);
@@ -231,18 +203,29 @@ static int tty_link(struct world *world, struct error *err)
         if (pty->master && read_settings(pty, err) < 0)
             return -1;
     }
-    if (tty_queues_capture(world, ptys, pty_count, err) < 0)
-        return -1;
-    return find_sessions(world, err);
+    return tty_queues_capture(world, ptys, pty_count, err);
 }
 
 /* ---- emit ---- */
 
+/* A devpts mounted inside is open at a slot; the workspace's own has its place. */
+static uint64_t directory_of(const struct plan *plan, const struct pty *pty)
+{
+    return pty->system ? aux_slot(plan->world, pty->system->slot) : (uint64_t)AT_FDCWD;
+}
+
 static uint64_t slave_path(struct plan *plan, const struct pty *pty)
 {
     char path[32];
-    snprintf(path, sizeof path, "/dev/pts/%d", pty->index);
+    snprintf(path, sizeof path, "%s%d", pty->system ? "" : "/dev/pts/", pty->index);
     return plan_string(plan, path);
+}
+
+void tty_emit_open(struct batch *batch, const struct pty *pty, bool multiplexer, uint64_t flags, const char *what)
+{
+    struct plan *plan = batch->plan;
+    uint64_t path = !multiplexer ? slave_path(plan, pty) : plan_string(plan, pty->system ? "ptmx" : "/dev/pts/ptmx");
+    EMIT(batch, what, SYS_openat, directory_of(plan, pty), path, flags);
 }
 
 static void emit_int_ioctl(struct batch *batch, uint64_t slot, uint64_t request, int value, const char *what)
@@ -250,20 +233,19 @@ static void emit_int_ioctl(struct batch *batch, uint64_t slot, uint64_t request,
     EMIT(batch, what, SYS_ioctl, slot, request, plan_data(batch->plan, &value, sizeof value));
 }
 
-/* All multiplexers from 0 up to the highest index in use; those not wanted are closed when the last one has its number. */
-static void emit_masters(struct batch *batch)
+/* Of one devpts: all multiplexers from 0 up to the highest index in use; those not wanted are closed when the last one has its number. */
+static void emit_masters(struct batch *batch, struct pty **some, int count)
 {
     struct plan *plan = batch->plan;
-    uint64_t multiplexer = plan_string(plan, "/dev/pts/ptmx");
     uint64_t number = plan_reserve(plan, sizeof(uint64_t));
-    int highest = ptys[pty_count - 1]->index, next = 0;
+    int highest = some[count - 1]->index, next = 0;
     AUTO_FREE uint64_t *extra = must_alloc((size_t)(highest + 1) * sizeof *extra);
     int extra_count = 0;
     for (int index = 0; index <= highest; index++) {
-        struct pty *pty = ptys[next];
+        struct pty *pty = some[next];
         bool wanted = pty->index == index;
         const char *what = wanted ? description_label(pty->first) : "a terminal number to skip";
-        EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, multiplexer, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+        tty_emit_open(batch, pty, true, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC, what);
         uint64_t cell = emit_result_cell(batch);
         if (!wanted) {
             extra[extra_count++] = cell;
@@ -280,10 +262,20 @@ static void emit_masters(struct batch *batch)
         EMIT_FLAGS(batch, "a terminal number to skip", OP_LOAD(0), SYS_close, extra[i]);
 }
 
-static void emit_node(struct batch *batch, const struct pty *pty, uint64_t path, const char *what)
+static void emit_all_masters(struct batch *batch)
 {
-    EMIT(batch, what, SYS_fchownat, (uint64_t)AT_FDCWD, path, pty->node.st_uid, pty->node.st_gid, 0);
-    EMIT(batch, what, SYS_fchmodat, (uint64_t)AT_FDCWD, path, pty->node.st_mode & 07777);
+    for (int from = 0, to; from < pty_count; from = to) {
+        for (to = from + 1; to < pty_count && ptys[to]->system == ptys[from]->system;)
+            to++;
+        emit_masters(batch, ptys + from, to - from);
+    }
+}
+
+static void emit_node(struct batch *batch, const struct pty *pty, const char *what)
+{
+    uint64_t directory = directory_of(batch->plan, pty), path = slave_path(batch->plan, pty);
+    EMIT(batch, what, SYS_fchownat, directory, path, pty->node.st_uid, pty->node.st_gid, 0);
+    EMIT(batch, what, SYS_fchmodat, directory, path, pty->node.st_mode & 07777);
 }
 
 static void emit_settings(struct batch *batch, const struct pty *pty, const char *what)
@@ -304,16 +296,20 @@ static void emit_settings(struct batch *batch, const struct pty *pty, const char
         EMIT(batch, what, SYS_ioctl, SLOT(plan, pty->slave), TIOCEXCL);
 }
 
-static void emit_opening(struct batch *batch, const struct description *description, uint64_t path, const char *what)
+static uint64_t opening_flags(const struct description *description)
 {
-    uint64_t flags = (uint64_t)(description->flags & (O_ACCMODE | O_NONBLOCK)) | O_NOCTTY | O_CLOEXEC;
-    EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, path, flags);
+    return (uint64_t)(description->flags & (O_ACCMODE | O_NONBLOCK)) | O_NOCTTY | O_CLOEXEC;
+}
+
+static void emit_opening(struct batch *batch, const struct description *description, const struct pty *pty, const char *what)
+{
+    tty_emit_open(batch, pty, false, opening_flags(description), what);
     emit_to_slot(batch, description, what);
     emit_status_flags(batch, description, what);
 }
 
 /* Every slave of one pty; true when there was one. */
-static bool emit_slaves(struct batch *batch, const struct pty *pty, uint64_t path, bool controlling_too)
+static bool emit_slaves(struct batch *batch, const struct pty *pty, bool controlling_too)
 {
     const struct world *world = batch->plan->world;
     bool any = false;
@@ -323,7 +319,7 @@ static bool emit_slaves(struct batch *batch, const struct pty *pty, uint64_t pat
             continue;
         if (!is_slave(description) && !(controlling_too && is_controlling(description)))
             continue;
-        emit_opening(batch, description, path, description_label(description));
+        emit_opening(batch, description, pty, description_label(description));
         any = true;
     }
     return any;
@@ -332,12 +328,11 @@ static bool emit_slaves(struct batch *batch, const struct pty *pty, uint64_t pat
 static void emit_pty(struct batch *batch, const struct pty *pty)
 {
     const char *what = description_label(pty->first);
-    uint64_t path = slave_path(batch->plan, pty);
-    emit_node(batch, pty, path, what);
+    emit_node(batch, pty, what);
     /* /dev/tty cannot be opened on a terminal that has hung up: there the slave itself stands for it. */
-    bool opened = emit_slaves(batch, pty, path, !pty->master);
+    bool opened = emit_slaves(batch, pty, !pty->master);
     if (pty->slave_closed && !opened) {
-        EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, path, O_RDWR | O_NOCTTY | O_CLOEXEC);
+        tty_emit_open(batch, pty, false, O_RDWR | O_NOCTTY | O_CLOEXEC, what);
         uint64_t cell = emit_result_cell(batch);
         EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_close, cell);
     }
@@ -347,7 +342,7 @@ static void emit_pty(struct batch *batch, const struct pty *pty)
     }
     uint64_t slot = SLOT(batch->plan, pty->master);
     EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_dup3, pty->master_cell, slot, 0);
-    tty_queue_emit(batch, pty, path, what);
+    tty_queue_emit(batch, pty, what);
     EMIT(batch, what, SYS_fcntl, slot, F_SETFL, (uint64_t)(pty->master->flags & O_NONBLOCK));
     emit_settings(batch, pty, what);
     EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_close, pty->master_cell);
@@ -359,41 +354,14 @@ static void emit_controlling(struct plan *plan, const struct description *descri
 {
     struct batch *batch = plan_creator(plan, STAGE_MAKE, 0, 0, 0);
     EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_setsid);       /* fails when an earlier description did it */
-    EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, slave_path(plan, pty), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    tty_emit_open(batch, pty, false, O_RDWR | O_NOCTTY | O_CLOEXEC, what);
     uint64_t cell = emit_result_cell(batch);
     EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_ioctl, cell, TIOCSCTTY, 0);
-    emit_opening(batch, description, plan_string(plan, "/dev/tty"), what);
+    EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, plan_string(plan, "/dev/tty"), opening_flags(description));
+    emit_to_slot(batch, description, what);
+    emit_status_flags(batch, description, what);
     /* The next one, and the session that really owns the terminal, can then take it. Our own group gets SIGHUP, which is blocked. */
     EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_ioctl, cell, TIOCNOTTY);
-    EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_close, cell);
-}
-
-/* A group of the workspace's numbering as a process in a nested pid namespace calls it. */
-static int group_as_seen_by(const struct process *leader, int group)
-{
-    const struct world *world = leader->world;
-    for (int i = 0; i < world->process_count; i++) {
-        const struct process *process = world->processes[i];
-        if (process->ns_group == group && process->pids.count >= leader->pids.count)
-            return process->groups.at[leader->pids.count - 1];
-    }
-    return group;
-}
-
-static void emit_session(struct plan *plan, const struct pty *pty, const char *what)
-{
-    struct batch *batch = plan_session(plan, pty->leader);
-    EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, slave_path(plan, pty), O_RDWR | O_NOCTTY | O_CLOEXEC);
-    uint64_t cell = emit_result_cell(batch);
-    EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_ioctl, cell, TIOCSCTTY, 0);
-    EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_close, cell);
-    if (pty->foreground <= 0 || pty->foreground == pty->leader->ns_group)
-        return;
-    batch = plan_own(plan, pty->leader);
-    EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, slave_path(plan, pty), O_RDWR | O_NOCTTY | O_CLOEXEC);
-    cell = emit_result_cell(batch);
-    int group = group_as_seen_by(pty->leader, pty->foreground);
-    EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_ioctl, cell, TIOCSPGRP, plan_data(plan, &group, sizeof group));
     EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_close, cell);
 }
 
@@ -405,7 +373,7 @@ static int tty_emit(struct plan *plan, const struct description *description, en
     struct pty *pty = description->data;
     struct batch *batch = &plan->common[STAGE_MAKE];
     if (description == first_terminal) {
-        emit_masters(batch);
+        emit_all_masters(batch);
         for (int i = 0; i < pty_count; i++)
             emit_pty(batch, ptys[i]);
     }
@@ -413,7 +381,7 @@ static int tty_emit(struct plan *plan, const struct description *description, en
     if (is_controlling(description) && pty->master)
         emit_controlling(plan, description, pty, what);
     if (description == pty->first && pty->leader)
-        emit_session(plan, pty, what);
+        tty_session_emit(plan, pty, what);
     return 0;
 }
 

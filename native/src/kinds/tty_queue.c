@@ -282,14 +282,14 @@ static bool has_queue(const struct pty *pty)
     return pty->output.size || pty->input.size || pty->stopped;
 }
 
-void tty_queue_emit(struct batch *batch, const struct pty *pty, uint64_t slave_path, const char *what)
+void tty_queue_emit(struct batch *batch, const struct pty *pty, const char *what)
 {
     if (!has_queue(pty))
         return;
     struct plan *plan = batch->plan;
     uint64_t slave = aux_slot(plan->world, pty->queue_aux), master = SLOT(plan, pty->master);
     struct termios2 plain = without_translation(&pty->termios, is_canonical(pty));
-    EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, slave_path, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+    tty_emit_open(batch, pty, false, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC, what);
     uint64_t cell = emit_result_cell(batch);
     EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_dup3, cell, slave, 0);
     EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_close, cell);
