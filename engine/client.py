@@ -260,6 +260,11 @@ class EngineClient:
         """The windows of its desktop, the lowest first. Conflict, Unavailable."""
         return (await self._json("GET", _path(ref, "/windows")))["windows"]
 
+    async def accessibility(self, ref: str, *, showing: bool = False, nodes: int | None = None) -> dict[str, Any]:
+        """What the programs of its desktop say of their windows, buttons and texts: {"nodes", "truncated", "silent"}. Conflict, Unavailable, Unsupported."""
+        query = urlencode({"showing": int(showing), **({} if nodes is None else {"nodes": nodes})})
+        return await self._json("GET", _path(ref, f"/accessibility?{query}"))
+
     async def idle(self, ref: str) -> dict[str, Any]:
         """{"idle_seconds"}: since somebody used mouse or keyboard of its desktop; null without one. Conflict while it is not ready."""
         return await self._json("GET", _path(ref, "/idle"))

@@ -18,6 +18,7 @@ from engine import bundle, overlay, readiness, syscalls
 from engine.cgroups import Cgroups, Limits
 from engine.config import Config
 from engine.database import Database
+from engine.desktop.accessibility import Accessibility
 from engine.desktop.service import Desktops
 from engine.errors import BadRequest, Conflict, EngineError, Internal, NotFound
 from engine.events import Events
@@ -79,6 +80,7 @@ class Manager:
         self.workspaces: dict[str, Workspace] = {}
         self.stream_tokens = StreamTokens()
         self.desktops = Desktops(self.executor)
+        self.accessibility = Accessibility(self.executor)
         self.locks: dict[str, asyncio.Lock] = {}
         self.forks_begun: Counter[str] = Counter()
         self._names_taken: set[str] = set()

@@ -12,6 +12,7 @@ from engine.config import Config
 from portal import accounts, audit, logs, oidc, security
 from portal.access import Access
 from portal.api import control as api_control
+from portal.api.accessibility import Accessibility
 from portal.api.account import Account
 from portal.api.actions import Actions
 from portal.api.administration import Administration
@@ -134,7 +135,7 @@ class Control:
         administration = Administration(self.settings, self.quotas, self.feed, self.owners, self.viewers, places.run, places.audit)
         control = api_control.Control(self.leases, self.lifetimes)
         operations = Operations(self.database, self.feed, self._metrics)
-        inside = [Ports(self._inside), files, Screens(self.node), self._actions, Models(self._actions, self.node), self._executions, self._events]
+        inside = [Ports(self._inside), files, Screens(self.node), Accessibility(self.node), self._actions, Models(self._actions, self.node), self._executions, self._events]
         parts = [logins, workspaces, control, Images(self.builds), administration, operations, *inside]
         parts += [Account(self.access, passwords, self.tickets), Users(self.access, passwords, self.quotas), Tokens(self.access), shares]
         routes = [route for part in parts for route in part.routes()]

@@ -103,6 +103,14 @@ class Node:
         """Let them go on; the workspace."""
         return checked_workspace(await self._bounded(self._client.resume(identity), self._patience.read))
 
+    async def accessibility(self, identity: str, showing: bool, nodes: int) -> dict[str, Any]:
+        """What the programs of its desktop say of what they show, as portal.accessibility renders it."""
+        # The reader inside takes its time.
+        answer = await self._bounded(self._client.accessibility(identity, showing=showing, nodes=nodes), self._patience.read + 15.0)
+        if not isinstance(answer, dict) or not isinstance(answer.get("nodes"), list) or not answer["nodes"]:
+            raise BadAnswer("the engine's answer has no nodes; see its log")
+        return answer
+
     async def remove(self, identity: str) -> None:
         await self._bounded(self._client.remove(identity), self._patience.work)
 

@@ -9,6 +9,7 @@ from mcp_types import CallToolResult
 from pydantic import Field
 
 from engine.desktop.actions import MOST_ACTIONS, MOST_CLIPBOARD, MOST_SECONDS, MOST_TEXT, Action, Button, Place, Size
+from engine.desktop.tree import DEFAULT_NODES, MOST_NODES
 from portal.mcp.answers import ACTS, LOOKS, Branch, Find, answer
 from portal.mcp.caller import Caller, Picture
 
@@ -174,6 +175,14 @@ def add(server: MCPServer, find: Find) -> None:
     async def computer_windows(ctx: Context, branch: Branch) -> CallToolResult:
         """List a branch's windows, the lowest first: id, title, program, place, which one is active."""
         return answer(branch, await find(ctx).json("GET", f"/workspaces/{branch}/windows"))
+
+    @server.tool(annotations=LOOKS)
+    async def computer_read(
+        ctx: Context, branch: Branch, nodes: Annotated[int, Field(ge=1, le=MOST_NODES, description="the most things to look at")] = DEFAULT_NODES
+    ) -> CallToolResult:
+        """Read what a branch's programs say of what they show (accessibility tree): a line for each button, text, field, with the middle of its place on the screen."""
+        content, _ = await find(ctx).read(f"/workspaces/{branch}/accessibility", {"form": "text", "showing": 1, "nodes": nodes})
+        return answer(branch, shown=content.decode())
 
     @server.tool(annotations=ACTS)
     async def computer_activate(

@@ -33,6 +33,20 @@ _IMAGES = [
         "workdir": "/", "desktop": None, "ports": [],
     },
 ]  # fmt: skip
+# What a desktop's programs say of what they show.
+TREE: dict[str, Any] = {
+    "nodes": [
+        {"parent": None, "role": "desktop frame", "name": "main", "states": []},
+        {"parent": 0, "role": "application", "name": "mousepad", "states": []},
+        {"parent": 1, "role": "frame", "name": "Untitled", "states": ["sensitive", "showing"], "box": [0, 0, 800, 600]},
+        {"parent": 2, "role": "panel", "name": "", "states": ["sensitive", "showing"], "box": [0, 0, 800, 600]},
+        {"parent": 3, "role": "button", "name": "Save", "states": ["showing"], "box": [0, 0, 100, 40], "actions": [["Click", "Clicks it", "<Alt>s"]]},
+        {"parent": 3, "role": "text", "name": "", "text": "first\nsecond", "states": ["editable", "focused", "sensitive"], "box": [0, 40, 800, 560]},
+        {"parent": 3, "role": "slider", "name": "", "states": ["sensitive"], "value": {"CurrentValue": 0.5}, "box": [0, 590, 40, 10]},
+    ],
+    "truncated": False,
+    "silent": 0,
+}
 
 
 class FakeEngine:
@@ -91,6 +105,7 @@ class FakeEngine:
                 web.post(one + "/actions", self._act),
                 web.post(one + "/release", self._release),
                 web.get(one + "/windows", self._windows),
+                web.get(one + "/accessibility", self._accessibility),
                 web.get("/v1/events", self._events),
                 web.get("/v1/images", self._images),
                 web.post("/v1/images/{name}/build", self._build),
@@ -319,6 +334,11 @@ class FakeEngine:
     async def _windows(self, request: web.Request) -> web.Response:
         self._find(request)
         return web.json_response({"windows": [{"id": 7, "title": "Terminal", "active": True}]})
+
+    async def _accessibility(self, request: web.Request) -> web.Response:
+        self._find(request)
+        self.calls.append(("accessibility", dict(request.query)))
+        return web.json_response(TREE)
 
     async def _logs(self, request: web.Request) -> web.Response:
         self._find(request)

@@ -116,6 +116,7 @@ async def test_every_tool_asks_the_engine_for_what_its_name_says(portal: Portal,
         assert [action["action"] for action in acted(engine)[-2:]] == ["key_down", "click"] and engine.calls[-1][1]["size"] == [640, 400]
         assert told(await client.call_tool("computer_clipboard_get", one)) == {"branch": "ws-1", "text": "copied"}
         assert told(await client.call_tool("computer_windows", one))["windows"][0]["id"] == 7
+        assert 'button "Save" at 50,20' in told(await client.call_tool("computer_read", one))["shown"]
         assert told(await client.call_tool("branch_get", one))["state"] == "ready"
         assert {image["name"] for image in told(await client.call_tool("image_list"))["images"]} == {"webtop-xfce", "workspace"}
         assert [item["port"] for item in told(await client.call_tool("branch_ports", one))["listeners"]] == [3000, 8000, 8080]

@@ -1,0 +1,1 @@
+"""Programs that the engine runs inside workspaces; they see nothing of the engine."""
