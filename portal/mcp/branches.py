@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import Context, MCPServer
@@ -13,13 +11,12 @@ from pydantic import Field
 
 from portal.mcp.answers import ACTS, DESTROYS, LOOKS, Branch, Find, answer
 
-_LAUNCH_SECONDS = 170.0
-_LOOK_SECONDS = 0.5
 _MOST_CHANGES = 500
 _MEBIBYTE = 1 << 20
 
 Name = Annotated[str | None, Field(max_length=200, description="a name to know it by; it is made up without one")]
 Count = Annotated[int, Field(ge=1, le=8, description="how many branches")]
+Seconds = Annotated[float | None, Field(gt=0, description="discard it by itself after so many seconds; without it the portal's rules hold")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
@@ -50,17 +47,14 @@ def add(server: MCPServer, find: Find) -> None:
         ports: Annotated[list[Port], Field(max_length=64, description="ports inside that are published")] = [],
         memory_mib: Annotated[int | None, Field(ge=64, le=1 << 20, description="memory limit")] = None,
         network: Annotated[Literal["open", "none"], Field(description="what it may reach")] = "open",
+        seconds: Seconds = None,
     ) -> CallToolResult:
         """Launch a fresh workspace and wait until it is ready. To continue from a state that exists, use branch_fork."""
-        caller = find(ctx)
-        wanted: dict[str, Any] = {"image": image, "name": name, "ports": ports, "network": network}
+        wanted: dict[str, Any] = {"image": image, "name": name, "ports": ports, "network": network, "wait": True, "timeout": seconds}
         if memory_mib is not None:
             wanted["memory"] = memory_mib * _MEBIBYTE
-        made = await caller.json("POST", "/workspaces", wanted)
-        branch, deadline = made["id"], time.monotonic() + _LAUNCH_SECONDS
-        while made["state"] in ("created", "starting") and time.monotonic() < deadline:
-            await asyncio.sleep(_LOOK_SECONDS)
-            made = await caller.json("GET", f"/workspaces/{branch}")
+        made = await find(ctx).json("POST", "/workspaces", wanted)
+        branch = made["id"]
         if made["state"] in ("failed", "stopped", "gone"):
             raise ToolError(f"{branch} did not start: {made['error'] or made['state']}; branch_log may say why")
         return answer(branch, _without_id(made))
@@ -73,14 +67,20 @@ def add(server: MCPServer, find: Find) -> None:
         name: Name = None,
         labels: Annotated[list[Annotated[str, Field(max_length=80)]], Field(max_length=8, description="what each is for")] = [],
         network: Annotated[Literal["open", "none"] | None, Field(description="what they may reach; as the source without it")] = None,
+        seconds: Seconds = None,
     ) -> CallToolResult:
         """Fork a running branch live: every process, window, file and the clipboard, at this very moment. The source goes on. Use the new ids from now on."""
-        wanted = {"copies": count, "name": name, "network": network, "labels": labels or None}
+        wanted = {"count": count, "name": name, "network": network, "labels": labels or None, "timeout": seconds}
         done = await find(ctx).json("POST", f"/workspaces/{branch}/fork", wanted)
-        made = [{"branch": one.get("id"), "name": one.get("name"), "error": one.get("error")} for one in done["branches"]]
-        if made and all(one["error"] for one in made):
-            raise ToolError(f"no branch of {branch} was made: {made[0]['error']}")
+        made = [_summary(one["workspace"]) if "workspace" in one else {"error": one["error"]} for one in done["results"]]
+        if all("branch" not in one for one in made):
+            raise ToolError(f"no branch of {branch} was made: {made[0]['error']['message']}")
         return answer(branch, branches=made, milliseconds=done["ms"])
+
+    @server.tool(annotations=ACTS)
+    async def branch_pause(ctx: Context, branch: Branch, resume: Annotated[bool, Field(description="let them go on instead")] = False) -> CallToolResult:
+        """Let a branch's programs stand still: it costs no processor time until it is resumed."""
+        return answer(branch, _without_id(await find(ctx).json("POST", f"/workspaces/{branch}/{'resume' if resume else 'pause'}")))
 
     @server.tool(annotations=DESTROYS)
     async def branch_discard(ctx: Context, branch: Branch) -> CallToolResult:

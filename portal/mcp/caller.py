@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import uuid
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -148,10 +149,11 @@ class Caller:
         # Encoded already: a file's name is bytes, and aiohttp would take a part of it for something else.
         address = URL(f"{self._origin}{API}{path}{'?' if fields else ''}{fields}", encoded=True)
         headers = self._headers | options.pop("headers", {})
-        limits = aiohttp.ClientTimeout(total=_SECONDS, sock_connect=_CONNECT_SECONDS)
+        if method == "POST":
+            # What is asked again, because its answer was lost, is done once.
+            headers["Idempotency-Key"] = uuid.uuid4().hex
         try:
-            # Never another host: the token is for this one.
-            async with self._session.request(method, address, headers=headers, allow_redirects=False, timeout=limits, **options) as answer:
+            async with await self._opened(method, address, headers, options) as answer:
                 if answer.status >= 300:
                     raise await _refusal(answer)
                 yield answer
@@ -159,6 +161,15 @@ class Caller:
             raise Refused(504, f"the portal did not answer within {_SECONDS:g} s; it may still be at work: look before you try again") from None
         except (aiohttp.ClientError, OSError) as error:
             raise Refused(503, f"the portal does not answer ({type(error).__name__}): {error}") from None
+
+    async def _opened(self, method: str, address: URL, headers: dict[str, str], options: dict[str, Any]) -> aiohttp.ClientResponse:
+        """The answer as it begins; asked again once when the connection broke off, as one that was idle for long does."""
+        # Never another host: the token is for this one.
+        options |= {"headers": headers, "allow_redirects": False, "timeout": aiohttp.ClientTimeout(total=_SECONDS, sock_connect=_CONNECT_SECONDS)}
+        try:
+            return await self._session.request(method, address, **options)
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+            return await self._session.request(method, address, **options)
 
 
 async def _bounded(answer: aiohttp.ClientResponse) -> bytes:

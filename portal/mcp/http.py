@@ -83,9 +83,12 @@ class Mcp:
 
     async def _loaded(self) -> StreamableHTTPSessionManager:
         async with self._loading:
-            if self._manager is None:
+            # A manager runs once: one that ended by a defect is replaced.
+            if self._manager is None or self._runner is None or self._runner.done():
                 manager = await asyncio.to_thread(_load, self._caller)
-                self._session = aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(self._socket), limit=0), cookie_jar=aiohttp.DummyCookieJar())
+                if self._session is None:
+                    connector = aiohttp.UnixConnector(str(self._socket), limit=0)
+                    self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
                 ready = asyncio.get_running_loop().create_future()
                 self._runner = asyncio.create_task(_run(manager, ready), name="mcp")
                 await ready

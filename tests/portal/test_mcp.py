@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 import httpx2
 import pytest
+from aiohttp import web
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
@@ -23,7 +24,7 @@ from mcp_types import CallToolResult, ImageContent, TextContent
 from PIL import Image
 
 from portal.mcp import http
-from portal.mcp.caller import Output, Refused
+from portal.mcp.caller import Caller, Output, Refused
 from portal.mcp.inside import _text
 from portal.mcp.stdio import Unusable, origin_of, token_of
 from tests.portal.conftest import HOST, PATIENCE, Portal
@@ -47,8 +48,8 @@ async def token(person: Browser, *scopes: str) -> str:
 async def connected(portal: Portal, secret: str, mode: str = "auto") -> AsyncIterator[Client]:
     transport = httpx2.AsyncHTTPTransport(uds=str(portal.places.control_socket))
     headers = {"Authorization": f"Bearer {secret}", "Host": HOST}
-    async with httpx2.AsyncClient(transport=transport, headers=headers) as web:
-        async with Client(streamable_http_client("http://control/mcp", http_client=web), mode=mode) as client:
+    async with httpx2.AsyncClient(transport=transport, headers=headers) as connection:
+        async with Client(streamable_http_client("http://control/mcp", http_client=connection), mode=mode) as client:
             yield client
 
 
@@ -124,6 +125,8 @@ async def test_every_tool_asks_the_engine_for_what_its_name_says(portal: Portal,
         assert "tmux" in told(await client.call_tool("branch_log", one))["log"]
         assert [change["change"] for change in told(await client.call_tool("branch_diff", one))["changes"]] == ["added", "changed", "deleted"]
         assert "+<b>second</b>" in told(await client.call_tool("branch_diff", one | {"path": "/home/user/notes.txt"}))["diff"]
+        for resume in (False, True):
+            assert told(await client.call_tool("branch_pause", one | {"resume": resume}))["paused"] is not resume
         launched = told(await client.call_tool("branch_launch", {"image": "workspace", "name": "w"}))
         assert launched["state"] == "ready" and launched["branch"] == "ws-2"
 
@@ -189,6 +192,8 @@ async def test_an_action_that_fails_is_an_error(portal: Portal, engine: FakeEngi
     async with connected(portal, await token(await portal.login(), "control", "fork")) as client:
         failed = await client.call_tool("computer_activate", {"branch": "ws-1", "window": 7, "screenshot": True})
         assert "no window 7" in refusal(failed) and failed.structured_content["branch"] == "ws-1"
+        engine.launch_fails = "its first command ended with 1"
+        assert "ws-2 did not start: its first command" in refusal(await client.call_tool("branch_launch", {"image": "workspace"}))
         engine.refuse("fork", "refused", "the process mpv uses a device that cannot be carried over")
         assert "the process mpv" in refusal(await client.call_tool("branch_fork", {"branch": "ws-1"}))
 
@@ -320,6 +325,15 @@ async def test_one_token_cannot_hold_all_of_it(portal: Portal, engine: FakeEngin
         assert (await program.request("POST", "/mcp", initialize(HANDSHAKES[-1]), ACCEPT)).status == 200
 
 
+async def test_a_server_that_ended_by_a_defect_is_replaced(portal: Portal, engine: FakeEngine) -> None:
+    agent = portal.program(await token(await portal.login(), "read"))
+    assert (await agent.request("POST", "/mcp", initialize(HANDSHAKES[-1]), ACCEPT)).status == 200
+    runner = next(task for task in asyncio.all_tasks() if task.get_name() == "mcp")
+    runner.cancel()
+    await asyncio.wait({runner})
+    assert (await agent.request("POST", "/mcp", initialize(HANDSHAKES[-1]), ACCEPT)).status == 200
+
+
 # On stdin and stdout
 
 
@@ -358,6 +372,29 @@ def test_what_the_command_cannot_use(tmp_path: Path) -> None:
 
 
 # Parts
+
+
+async def test_what_is_asked_again_because_its_answer_was_lost_has_the_same_key(tmp_path: Path) -> None:
+    keys: list[str] = []
+
+    async def lost(request: web.Request) -> web.Response:
+        keys.append(request.headers["Idempotency-Key"])
+        if len(keys) == 1:
+            assert request.transport is not None
+            request.transport.abort()
+        return web.json_response({"done": True})
+
+    app = web.Application()
+    app.add_routes([web.post("/api/v1/workspaces/ws-1/actions", lost)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.UnixSite(runner, str(tmp_path / "portal.sock")).start()
+    async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(tmp_path / "portal.sock"))) as session:
+        caller = Caller(session, "http://control", {})
+        for _ in range(2):
+            assert await caller.json("POST", "/workspaces/ws-1/actions", {}) == {"done": True}
+    await runner.cleanup()
+    assert keys[0] == keys[1] != keys[2] and len(keys) == 3
 
 
 def test_of_a_long_output_the_beginning_and_the_end_are_told() -> None:
