@@ -169,7 +169,10 @@ async def test_a_client_forks_acts_in_the_branch_and_discards_it(stack: Stack, d
 async def test_a_person_takes_the_desktop_out_of_a_models_hands(stack: Stack, desk: Desk, client: EngineClient) -> None:
     source = (await client.get(desk.ref))["id"]
     await desk.act({"action": "move", "x": 7, "y": 7})
-    async with agent(stack, "mcp") as model, stack.login() as person:
+    # A hold is a page's: without one open it ends.
+    async with agent(stack, "mcp") as model, stack.login() as person, person.socket() as page:
+        await page.send_json({"type": "hello", "key": person.key, "since": None})
+        assert (await page.receive_json())["type"] == "snapshot"
         assert (await person.request("POST", f"/api/v1/workspaces/{source}/lease", {})).status == 200
         try:
             for tool, more in (("computer_move", {"x": 100, "y": 100}), ("run_command", {"command": "touch acted"}), ("file_write", {"path": "/home/user/acted", "content": ""})):

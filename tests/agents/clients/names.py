@@ -6,7 +6,8 @@ _ask = socket.getaddrinfo
 
 
 def _asked(host, *arguments, **options):  # type: ignore[no-untyped-def]
-    return _ask("127.0.0.1" if isinstance(host, str) and host.endswith(".localhost") else host, *arguments, **options)
+    name = host.decode() if isinstance(host, bytes) else host or ""
+    return _ask("127.0.0.1" if name.endswith(".localhost") else host, *arguments, **options)
 
 
 socket.getaddrinfo = _asked
