@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pydantic
 from aiohttp import web
 
-from engine.desktop.tree import DEFAULT_NODES, MOST_NODES
+from engine.desktop.tree import DEFAULT_NODES, MOST_NODES, Tree
 from engine.query import switch
 from portal.accessibility import as_text, as_xml
 from portal.errors import Malformed
@@ -28,10 +29,10 @@ class Accessibility:
             "showing": flag("without what cannot be seen"),
             "nodes": whole(f"the most nodes ({DEFAULT_NODES})", 1, MOST_NODES),
         }
-        answers = {200: "nodes, each with its parent's place in the list, role, name, states, text, box"}
+        answers: dict[int, type[pydantic.BaseModel] | str] = {200: Tree}
         kinds = ("application/json", "application/xml", "text/plain")
         path = "/workspaces/{id}/accessibility"
-        return [Route("GET", path, Scope.READ, self._tree, "What its programs say of their windows, buttons and texts", answers=answers, query=query, content=kinds)]  # type: ignore[arg-type]
+        return [Route("GET", path, Scope.READ, self._tree, "What its programs say of their windows, buttons and texts", answers=answers, query=query, content=kinds)]
 
     async def _tree(self, call: Call) -> web.Response:
         form = call.request.query.get("form", "json")

@@ -30,6 +30,7 @@ from portal.mcp.stdio import Unusable, origin_of, token_of
 from tests.portal.conftest import HOST, PATIENCE, Portal
 from tests.portal.conftest import Client as Browser
 from tests.portal.fake_engine import FakeEngine
+from tests.portal.fake_inside import CHANGES
 from tests.portal.front import Front
 
 # The modern protocol, which has no handshake, and the last one that has.
@@ -123,7 +124,8 @@ async def test_every_tool_asks_the_engine_for_what_its_name_says(portal: Portal,
         assert [item["port"] for item in told(await client.call_tool("branch_ports", one))["listeners"]] == [3000, 8000, 8080]
         assert told(await client.call_tool("branch_publish", one | {"port": 8000}))["container"] == 8000
         assert "tmux" in told(await client.call_tool("branch_log", one))["log"]
-        assert [change["change"] for change in told(await client.call_tool("branch_diff", one))["changes"]] == ["added", "changed", "deleted"]
+        diff = told(await client.call_tool("branch_diff", one))
+        assert [change["path"] for change in diff["changes"]] == [change["path"] for change in CHANGES] and not diff["truncated"]
         assert "+<b>second</b>" in told(await client.call_tool("branch_diff", one | {"path": "/home/user/notes.txt"}))["diff"]
         for resume in (False, True):
             assert told(await client.call_tool("branch_pause", one | {"resume": resume}))["paused"] is not resume
@@ -305,7 +307,7 @@ async def test_what_is_no_request_of_the_protocol(portal: Portal, engine: FakeEn
     sent = {"data": b"{", "headers": ACCEPT | {"Content-Type": "application/json"}}
     assert (await agent.request("POST", "/mcp", **sent)).status == 400
     sent["headers"] = ACCEPT | {"Content-Type": "text/plain"}
-    assert (await agent.request("POST", "/mcp", **sent)).status == 403
+    assert (await agent.request("POST", "/mcp", **sent)).status == 415
     nested = b"[" * 200_000
     assert (await agent.request("POST", "/mcp", data=nested, headers=ACCEPT | {"Content-Type": "application/json"})).status == 400
     monkeypatch.setattr(http, "_MOST_BODY", 1000)
