@@ -34,6 +34,8 @@ from portal.builds import Builds
 from portal.channels import Channels
 from portal.commands import Commands
 from portal.database import Database
+from portal.e2b.face import E2b
+from portal.e2b.metadata import Metadata
 from portal.feed import Feed
 from portal.forks import Forks
 from portal.housekeeping import Housekeeping
@@ -101,7 +103,8 @@ class Control:
         self.settings = SettingsStore(self.database, options.settings)
         self.lifetimes = Lifetimes(self.database, self.feed, self.node, self.settings)
         self.quotas = Quotas(self.feed, self.owners, self.settings, self.access.users)
-        self._housekeeping = Housekeeping(self.feed, [self.owners, self.access.shares, self.leases, self.lifetimes])
+        self._metadata = Metadata(self.database)
+        self._housekeeping = Housekeeping(self.feed, [self.owners, self.access.shares, self.leases, self.lifetimes, self._metadata])
         self._live = Live(self.feed, self.sessions, self.identity, self.owners, self.leases, presence)
         self._once = Once(self.database)
         self.forks = Forks(self.node, self.feed, self.owners, self.quotas, self.lifetimes)
@@ -113,6 +116,7 @@ class Control:
         self._executions = Executions(self._inside, self.access.endings, rates)
         self._events = Events(self.feed, self.owners, self.access.endings)
         self._mcp = Mcp(self.identity, places.control_socket)
+        self._rates = rates
         self._terminals = Terminals(self._inside, self.access.endings, self.identity, self._router)
         self._commands = Commands(self._inside, self.access.endings, self.identity, self._router, rates)
         self._channels = Channels(self._actions, self.node, self.feed, self.leases, self.access.endings, self.identity, self._router)
@@ -144,6 +148,11 @@ class Control:
             app.add_routes(part.open_routes())
         app.add_routes([*pages.routes(), *self._live.routes(), *self._mcp.routes(), *self._terminals.routes(), *self._commands.routes(), *self._channels.routes(), *files.form_routes()])
         app.add_routes(self._router.bind(routes))
+        self._e2b = E2b(
+            self.identity, places.sandbox_key, self.node, self._inside, self._router, owners=self.owners, lifetimes=self.lifetimes, workspaces=workspaces,
+            forks=self.forks, once=self._once, actions=self._actions, rates=self._rates, metadata=self._metadata,
+        )  # fmt: skip
+        app.add_routes(self._e2b.routes())
         app.on_response_prepare.append(security.add_headers)
         app.on_response_prepare.append(logs.add_id)
         app.on_shutdown.append(self._close_pages)
@@ -154,7 +163,7 @@ class Control:
         return account is not None and account.role is Role.ADMIN
 
     async def _close_pages(self, _: web.Application) -> None:
-        closing = (self._live, self._mcp, self._terminals, self._commands, self._channels, self._events)
+        closing = (self._live, self._mcp, self._terminals, self._commands, self._channels, self._events, self._e2b)
         await asyncio.gather(*(part.close() for part in closing))
 
     async def open(self) -> None:
@@ -167,6 +176,7 @@ class Control:
         await self.settings.open()
         await self.leases.open()
         await self.lifetimes.open()
+        await self._e2b.open()
         if self._provider is not None:
             await self._provider.__aenter__()
         await self.node.__aenter__()

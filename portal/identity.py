@@ -50,6 +50,20 @@ class Identity:
             raise LoginNeeded("this token is unknown, has expired or was revoked")
         return token
 
+    def of_secret(self, secret: str) -> Principal:
+        """Whose token this is, for faces that have a header of their own for it. Raises LoginNeeded."""
+        token = self._tokens.find(secret)
+        if token is None:
+            raise LoginNeeded("this token is unknown, has expired or was revoked")
+        return self._of_token(token)
+
+    def of_id(self, identity: str) -> Principal:
+        """By a token's public id, which something else must have vouched for. Raises LoginNeeded."""
+        token = self._tokens.live(identity)
+        if token is None:
+            raise LoginNeeded("this token is unknown, has expired or was revoked")
+        return self._of_token(token)
+
     def _of_token(self, token: Token) -> Principal:
         account = self._users.enabled(token.user)
         if account is None:

@@ -109,9 +109,13 @@ class Router:
 
     def admit(self, request: web.Request, principal: Principal, scope: Scope, acts: bool = False) -> str:
         """The workspace in the request's path, empty where it has none. `acts`: as in Route. Raises Forbidden, Malformed, NoWorkspace, Held."""
+        return self.enter(principal, request.match_info.get("id"), scope, acts)
+
+    def enter(self, principal: Principal, identity: str | None, scope: Scope, acts: bool = False) -> str:
+        """The same for a workspace that is named elsewhere than in the path; None: none is."""
         if not principal.may(scope):
             raise Forbidden(f"this needs the scope {scope}; {_held(principal)}")
-        workspace = self._workspace(request, principal) if "id" in request.match_info else ""
+        workspace = self._workspace(identity, principal) if identity is not None else ""
         if acts:
             self.act(principal, workspace)
         return workspace
@@ -121,8 +125,7 @@ class Router:
         self._leases.check(principal, workspace)
         self._lifetimes.touch(workspace)
 
-    def _workspace(self, request: web.Request, principal: Principal) -> str:
-        identity = request.match_info["id"]
+    def _workspace(self, identity: str, principal: Principal) -> str:
         if not _ID.fullmatch(identity):
             raise Malformed("a workspace's id looks like ws-3")
         # Others' workspaces answer as absent ones do: their ids tell nothing.

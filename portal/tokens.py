@@ -15,6 +15,8 @@ from portal.principal import Role, Scope, closure, scopes_of
 from portal.sessions import new_secret
 
 PREFIX = "tct_"
+# As clients of E2B may insist on: 160 bits in hexadecimal.
+E2B_PREFIX, _E2B_BYTES = "e2b_", 20
 DEFAULT_DAYS = 30
 MOST_DAYS = 3660
 LONGEST_NAME = 100
@@ -51,8 +53,8 @@ class Token:
 # On one connection, for the control process and the command line alike
 
 
-def create(connection: sqlite3.Connection, user: str, role: Role, name: str, scopes: Iterable[Scope], days: float | None) -> tuple[Token, str]:
-    """A new token and its secret, which exists nowhere else. `days` None: it never expires. Raises Malformed, Forbidden, Conflicting."""
+def create(connection: sqlite3.Connection, user: str, role: Role, name: str, scopes: Iterable[Scope], days: float | None, e2b: bool = False) -> tuple[Token, str]:
+    """A new token and its secret, which exists nowhere else. `days` None: it never expires; `e2b`: in the form of E2B's API keys. Raises Malformed, Forbidden, Conflicting."""
     wanted = frozenset(scopes)
     if not wanted:
         raise Malformed(f"a token needs a scope: {', '.join(Scope)}", field="scopes")
@@ -65,7 +67,7 @@ def create(connection: sqlite3.Connection, user: str, role: Role, name: str, sco
     if connection.execute("SELECT count(*) FROM tokens WHERE user = ?", (user,)).fetchone()[0] >= _MOST_PER_USER:
         raise Conflicting(f"{user} has {_MOST_PER_USER} tokens already; revoke some")
     now = time.time()
-    secret = PREFIX + new_secret()
+    secret = E2B_PREFIX + secrets.token_hex(_E2B_BYTES) if e2b else PREFIX + new_secret()
     expires = None if days is None else now + days * 86400.0
     made = Token("tok-" + secrets.token_hex(8), digest(secret), user, name, wanted, now, expires, None)
     row = (made.id, made.hash, user, name, " ".join(sorted(wanted)), now, expires)
@@ -122,9 +124,14 @@ class Tokens:
 
     def find(self, secret: str) -> Token | None:
         """The live token with this secret."""
-        if not secret.startswith(PREFIX) or len(secret) > _LONGEST_SECRET:
+        if not secret.startswith((PREFIX, E2B_PREFIX)) or len(secret) > _LONGEST_SECRET:
             return None
         token = self._by_hash.get(digest(secret))
+        return token if token is not None and not token.over(self._clock()) else None
+
+    def live(self, identity: str) -> Token | None:
+        """The live token with this public id."""
+        token = next((one for one in self._by_hash.values() if one.id == identity), None)
         return token if token is not None and not token.over(self._clock()) else None
 
     def of(self, user: str | None) -> list[Token]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import pydantic
 from aiohttp import web
@@ -18,11 +18,12 @@ from portal.routes import Call, Route
 
 
 class NewToken(Body):
-    """`days` null: it never expires. `scopes`: of `read`, `control`, `fork`, `admin`."""
+    """`days` null: it never expires. `scopes`: of `read`, `control`, `fork`, `admin`. `form`: `e2b` looks like an API key of E2B; both are taken everywhere."""
 
     name: str
     scopes: Annotated[list[Annotated[str, one_of(*Scope)]], pydantic.Field(max_length=len(Scope))]
     days: float | None = tokens.DEFAULT_DAYS
+    form: Literal["tct", "e2b"] = "tct"
 
 
 class Tokens:
@@ -52,7 +53,7 @@ class Tokens:
         scopes = [_scope(text) for text in wanted.scopes]
         principal = call.principal
         made, secret = await self._access.change(
-            lambda db: tokens.create(db, principal.user, principal.role, wanted.name, scopes, wanted.days)
+            lambda db: tokens.create(db, principal.user, principal.role, wanted.name, scopes, wanted.days, wanted.form == "e2b")
         )
         audit.record("token-create", user=principal.user, token=made.id, name=made.name, scopes=" ".join(sorted(made.scopes)))
         return web.json_response({**made.public(), "token": secret}, status=201)

@@ -1,0 +1,246 @@
+"""envd's files: the file system service, and whole files by `/files`. By the engine, which holds every walk inside the sandbox's root."""
+
+from __future__ import annotations
+
+import datetime
+import posixpath
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from aiohttp import BodyPartReader, hdrs, web
+
+from engine.errors import Conflict, EngineError, NotFound
+from portal import audit
+from portal.e2b.connect import RpcError, message_of, refusal
+from portal.e2b.keys import Keys
+from portal.e2b.processes import user_of
+from portal.e2b.sandboxes import PREFIX
+from portal.errors import LoginNeeded, Malformed, NoWorkspace, PortalError
+from portal.inside import Inside
+from portal.node import Node
+from portal.principal import Principal, Scope
+from portal.routes import Router
+
+_SERVICE = PREFIX + "/filesystem.Filesystem/"
+_PIECE = 256 << 10
+_LONGEST_PATH = 4000
+_MOST_LISTED = 10_000
+_MOST_FILES = 64
+_BYTES = "application/octet-stream"
+_TYPES = {"file": ("FILE_TYPE_FILE", stat.S_IFREG), "directory": ("FILE_TYPE_DIRECTORY", stat.S_IFDIR), "link": ("FILE_TYPE_SYMLINK", stat.S_IFLNK)}
+
+Method = Callable[[Principal, str, dict[str, Any], str], Awaitable[dict[str, Any]]]
+
+
+class FileService:
+    """`/filesystem.Filesystem/…`, `/files` and `/health`."""
+
+    def __init__(self, inside: Inside, node: Node, keys: Keys, router: Router) -> None:
+        self._inside = inside
+        self._node = node
+        self._keys = keys
+        self._router = router
+
+    def routes(self) -> list[web.RouteDef]:
+        methods: dict[str, tuple[Method, bool]] = {
+            "Stat": (self._stat, False), "ListDir": (self._list, False), "MakeDir": (self._make, True), "Move": (self._move, True), "Remove": (self._remove, True),
+        }  # fmt: skip
+        routes = [web.post(_SERVICE + name, self._called(method, acts)) for name, (method, acts) in methods.items()]
+        routes += [web.post(_SERVICE + name, _unspoken) for name in ("WatchDir", "CreateWatcher", "GetWatcherEvents", "RemoveWatcher")]
+        return [*routes, web.get(PREFIX + "/files", self._read), web.post(PREFIX + "/files", self._write), web.get(PREFIX + "/health", self._health)]
+
+    def _called(self, method: Method, acts: bool) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def serve(request: web.Request) -> web.StreamResponse:
+            try:
+                principal, workspace = self._enter(request, acts)
+                return web.json_response(await method(principal, workspace, await message_of(request), user_of(request)))
+            except (PortalError, EngineError) as error:
+                return refusal(error)
+
+        return serve
+
+    def _enter(self, request: web.Request, acts: bool) -> tuple[Principal, str]:
+        principal, identity = self._keys.of_sandbox(request)
+        return principal, self._router.enter(principal, identity, Scope.CONTROL if acts else Scope.READ, acts)
+
+    async def _health(self, request: web.Request) -> web.Response:
+        """Clients ask when a request failed: 502 in these words means that the sandbox is gone."""
+        try:
+            _, workspace = self._enter(request, acts=False)
+            item = await self._node.workspace(workspace)
+        except (NoWorkspace, NotFound) as error:
+            return web.json_response({"code": 502, "message": f"the sandbox was not found: {error.message}"}, status=502)
+        except (PortalError, EngineError) as error:
+            return _refused(error)
+        if item["paused"] or item["state"] not in ("ready", "forking"):
+            return web.json_response({"code": 502, "message": f"the sandbox was not found: {workspace} is {'paused' if item['paused'] else item['state']}"}, status=502)
+        return web.Response(status=204)
+
+    # The service
+
+    async def _stat(self, principal: Principal, workspace: str, message: dict[str, Any], user: str) -> dict[str, Any]:
+        return {"entry": await self._entry(workspace, await self._path(workspace, message.get("path")))}
+
+    async def _list(self, principal: Principal, workspace: str, message: dict[str, Any], user: str) -> dict[str, Any]:
+        depth = message.get("depth") or 1
+        if not isinstance(depth, int) or not 1 <= depth <= 100:
+            raise Malformed("depth must be from 1 to 100")
+        entries: list[dict[str, Any]] = []
+        waiting = [(await self._path(workspace, message.get("path")), depth)]
+        while waiting:
+            path, left = waiting.pop(0)
+            for item in (await self._inside.list_files(workspace, path))["entries"]:
+                below = path.rstrip(b"/") + b"/" + unquote_to_bytes(str(item["encoded"]))
+                entries.append(_shown(item, below))
+                if item["kind"] == "directory" and left > 1:
+                    waiting.append((below, left - 1))
+                if len(entries) > _MOST_LISTED:
+                    raise RpcError("resource_exhausted", f"more than {_MOST_LISTED} entries; list less deeply", 429)
+        return {"entries": entries}
+
+    async def _make(self, principal: Principal, workspace: str, message: dict[str, Any], user: str) -> dict[str, Any]:
+        path = await self._path(workspace, message.get("path"))
+        with audit.outcome("make-directory", principal, workspace):
+            if not await self._made(workspace, path):
+                raise RpcError("already_exists", f"{path.decode(errors='replace')} is there already", 409)
+        return {"entry": await self._entry(workspace, path)}
+
+    async def _move(self, principal: Principal, workspace: str, message: dict[str, Any], user: str) -> dict[str, Any]:
+        source = await self._path(workspace, message.get("source"))
+        target = await self._path(workspace, message.get("destination"))
+        await self._entry(workspace, source)
+        with audit.outcome("move", principal, workspace):
+            words = ["mv", "-T", "--", source.decode(errors="surrogateescape"), target.decode(errors="surrogateescape")]
+            status, _, said = await self._inside.run(workspace, words, user=user)
+            if status != 0:
+                raise Conflict(said.decode(errors="replace").strip()[-300:] or f"mv ended with {status}")
+        return {"entry": await self._entry(workspace, target)}
+
+    async def _remove(self, principal: Principal, workspace: str, message: dict[str, Any], user: str) -> dict[str, Any]:
+        path = await self._path(workspace, message.get("path"))
+        with audit.outcome("remove-file", principal, workspace):
+            await self._inside.remove_file(workspace, path, recursive=True)
+        return {}
+
+    # Whole files
+
+    async def _read(self, request: web.Request) -> web.StreamResponse:
+        try:
+            _, workspace = self._enter(request, acts=False)
+            path = await self._path(workspace, request.query.get("path"))
+            async with self._inside.read_file(workspace, path, {}) as source:
+                answer = web.StreamResponse(headers={hdrs.CONTENT_TYPE: _BYTES})
+                answer.content_length = source.content_length
+                await answer.prepare(request)
+                try:
+                    async for piece in source.content.iter_chunked(_PIECE):
+                        await answer.write(piece)
+                except Exception:
+                    # Half of it has gone out: a connection that breaks off tells the client that this is not all.
+                    if request.transport is not None:
+                        request.transport.abort()
+                    raise
+                return answer
+        except (PortalError, EngineError) as error:
+            return _refused(error)
+
+    async def _write(self, request: web.Request) -> web.Response:
+        try:
+            principal, workspace = self._enter(request, acts=True)
+            if request.content_type == _BYTES:
+                return web.json_response([await self._put(principal, workspace, request.query.get("path"), _pieces(request))])
+            if request.content_type != "multipart/form-data":
+                raise Malformed(f"a file is sent as {_BYTES} or multipart/form-data")
+            written: list[dict[str, Any]] = []
+            async for part in await request.multipart():
+                if not isinstance(part, BodyPartReader) or len(written) >= _MOST_FILES:
+                    raise Malformed(f"the form must have up to {_MOST_FILES} files and nothing else")
+                # One file is named by the address, several by their own names.
+                written.append(await self._put(principal, workspace, request.query.get("path") or part.filename, _part(part)))
+            return web.json_response(written)
+        except (PortalError, EngineError) as error:
+            return _refused(error)
+
+    async def _put(self, principal: Principal, workspace: str, name: object, pieces: AsyncIterator[bytes]) -> dict[str, Any]:
+        path = await self._path(workspace, name)
+        with audit.outcome("upload", principal, workspace) as told:
+            await self._made(workspace, posixpath.dirname(path))
+            entry = await self._inside.write_file(workspace, path, pieces, None, True)
+            told["size"] = entry.get("size")
+        return {"name": posixpath.basename(path).decode(errors="replace"), "type": "file", "path": path.decode(errors="replace")}
+
+    # Inside
+
+    async def _path(self, workspace: str, given: object) -> bytes:
+        """A clean absolute path; others count from the home of the desktop's user. Raises Malformed."""
+        if not isinstance(given, str) or not given or "\0" in given or len(given) > _LONGEST_PATH:
+            raise Malformed("a path is missing, or is none")
+        path = given.encode(errors="surrogateescape")
+        if path == b"~" or path.startswith(b"~/"):
+            path = path[2:] or b"."
+        if not path.startswith(b"/"):
+            home = unquote_to_bytes(str((await self._inside.list_files(workspace, b"/"))["home"]))
+            path = home.rstrip(b"/") + b"/" + path
+        return b"/" + posixpath.normpath(path).lstrip(b"/")
+
+    async def _entry(self, workspace: str, path: bytes) -> dict[str, Any]:
+        """What is at a path. Raises NotFound."""
+        if path == b"/":
+            return _shown({"kind": "directory", "size": 0, "mode": 0o755, "uid": 0, "gid": 0, "modified": 0}, path)
+        parent, name = posixpath.split(path)
+        try:
+            listed = (await self._inside.list_files(workspace, parent))["entries"]
+        except Conflict as error:
+            raise NotFound(error.message) from None  # what should be its directory is none
+        for item in listed:
+            if unquote_to_bytes(str(item["encoded"])) == name:
+                return _shown(item, path)
+        raise NotFound(f"there is no {path.decode(errors='replace')}")
+
+    async def _made(self, workspace: str, path: bytes) -> bool:
+        """Make a directory and those above it that are missing; False when it is there. Raises EngineError."""
+        missing = []
+        while path != b"/":
+            try:
+                await self._inside.list_files(workspace, path)
+                break
+            except NotFound:
+                missing.append(path)
+                path = posixpath.dirname(path)
+        for one in reversed(missing):
+            await self._inside.make_directory(workspace, one)
+        return bool(missing)
+
+
+async def _unspoken(_: web.Request) -> web.Response:
+    return refusal(RpcError("unimplemented", "directories are not watched here; list them", 501))
+
+
+def _refused(error: PortalError | EngineError) -> web.Response:
+    status = error.status if isinstance(error, PortalError) else error.http_status
+    # Clients take 401 for a key that went stale, which connecting again mends.
+    message = f"{error.message} (connect again)" if isinstance(error, LoginNeeded) else error.message
+    return web.json_response({"code": status, "message": message}, status=status)
+
+
+async def _pieces(request: web.Request) -> AsyncIterator[bytes]:
+    while piece := await request.content.readany():
+        yield piece
+
+
+async def _part(part: BodyPartReader) -> AsyncIterator[bytes]:
+    while piece := await part.read_chunk(_PIECE):
+        yield piece
+
+
+def _shown(item: dict[str, Any], path: bytes) -> dict[str, Any]:
+    kind, bits = _TYPES.get(str(item["kind"]), ("FILE_TYPE_UNSPECIFIED", 0))
+    mode = int(item.get("mode") or 0)
+    modified = datetime.datetime.fromtimestamp(min(max(float(item.get("modified") or 0), 0), 2**36), datetime.timezone.utc)
+    return {
+        "name": posixpath.basename(path).decode(errors="replace"), "type": kind, "path": path.decode(errors="replace"), "size": str(item.get("size") or 0),
+        "mode": mode, "permissions": stat.filemode(bits | mode), "owner": str(item.get("uid")), "group": str(item.get("gid")),
+        "modifiedTime": modified.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+    }  # fmt: skip
