@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import posixpath
+import re
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -28,6 +29,7 @@ _PIECE = 256 << 10
 _LONGEST_PATH = 4000
 _MOST_LISTED = 10_000
 _MOST_FILES = 64
+_FILENAME = re.compile(r'; filename="((?:[^"\\]|\\.)*)"')
 _BYTES = "application/octet-stream"
 _TYPES = {"file": ("FILE_TYPE_FILE", stat.S_IFREG), "directory": ("FILE_TYPE_DIRECTORY", stat.S_IFDIR), "link": ("FILE_TYPE_SYMLINK", stat.S_IFLNK)}
 
@@ -158,7 +160,7 @@ class FileService:
                 if not isinstance(part, BodyPartReader) or len(written) >= _MOST_FILES:
                     raise Malformed(f"the form must have up to {_MOST_FILES} files and nothing else")
                 # One file is named by the address, several by their own names.
-                written.append(await self._put(principal, workspace, request.query.get("path") or part.filename, _part(part)))
+                written.append(await self._put(principal, workspace, request.query.get("path") or _named(part), _part(part)))
             return web.json_response(written)
         except (PortalError, EngineError) as error:
             return _refused(error)
@@ -228,6 +230,12 @@ def _refused(error: PortalError | EngineError) -> web.Response:
 async def _pieces(request: web.Request) -> AsyncIterator[bytes]:
     while piece := await request.content.readany():
         yield piece
+
+
+def _named(part: BodyPartReader) -> str | None:
+    """The name that a client gave a file: a whole path, of which aiohttp's own `filename` takes the first slash."""
+    found = _FILENAME.search(part.headers.get(hdrs.CONTENT_DISPOSITION, ""))
+    return found[1].replace("\\\\", "\\").replace("%22", '"') if found else None
 
 
 async def _part(part: BodyPartReader) -> AsyncIterator[bytes]:

@@ -42,6 +42,8 @@ class FakeInside:
         # What a command without a terminal says (stream, bytes) when its input has ended, and its status (None: it never ends), in place of repeating its input.
         self.says: list[tuple[int, bytes]] | None = None
         self.exits: int | None = 0
+        # The same for single commands, by their last word.
+        self.replies: dict[str, tuple[list[tuple[int, bytes]], int]] = {}
         self.told = b""
         self.disk: dict[str, int | None] = {"disk_limit": None, "disk_counted": None}
 
@@ -172,14 +174,18 @@ class FakeInside:
 
     async def _command(self, socket: web.WebSocketResponse, says: list[tuple[int, bytes]]) -> None:
         self.told = b""
+        argv = self.shells[-1]["argv"]
+        says, exits = self.replies.get(argv[-1], (says, self.exits))
+        if argv[:2] == ["/bin/sh", "-c"] and argv[2].startswith("echo $$;"):
+            await socket.send_bytes(b"\x0171\n")
         async for message in socket:
             if message.type is WSMsgType.TEXT:
                 break
             self.told += message.data[1:]
         for stream, data in says:
             await socket.send_bytes(bytes([stream]) + data)
-        if self.exits is not None:
-            await socket.send_json({"exit": self.exits})
+        if exits is not None:
+            await socket.send_json({"exit": exits})
             return
         async for _ in socket:
             pass

@@ -1,0 +1,72 @@
+"""E2B's SDK, as its users have it, before the portal with an engine that is played. On a real desktop: tests/agents/test_e2b.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import client
+from tests.portal.conftest import Portal
+from tests.portal.fake_engine import FakeEngine
+from tests.portal.front import Front
+from tests.portal.test_actions import program
+
+SCRIPT = Path(__file__).with_name("e2b_wire.py")
+
+
+async def key(portal: Portal, person: object, name: str, *scopes: str) -> str:
+    user = await portal.user(person, name)  # type: ignore[arg-type]
+    made = await user.request("POST", "/api/v1/tokens", {"name": "sdk", "scopes": list(scopes), "form": "e2b"})
+    assert made.status == 201, await made.text()
+    token = (await made.json())["token"]
+    assert token.startswith("e2b_") and len(token) == 44 and int(token[4:], 16)
+    return token
+
+
+@pytest.mark.timeout(300)
+async def test_the_sdk_as_it_is(portal: Portal, front: Front, engine: FakeEngine) -> None:
+    person = await portal.login()
+    mine, other = await key(portal, person, "anna", "fork", "control"), await key(portal, person, "ben", "fork", "control")
+    quota = await person.request("PATCH", "/api/v1/users/anna", {"quota": {"workspaces": 3, "memory": None}})
+    assert quota.status == 200
+    engine.inside.replies = {"false": ([(1, b"out\n"), (2, b"oh\n")], 3)}
+    engine.inside.says = [(1, b"hello\n")]
+    url = f"https://127.0.0.1:{front.port}/e2b"
+    said = await client.run("e2b", SCRIPT, other, E2B_API_URL=url, E2B_SANDBOX_URL=url, E2B_API_KEY=mine, SSL_CERT_FILE=str(portal.places.ca_certificate))
+    assert "ok" in said
+    launched = [body for verb, body in engine.calls if verb == "launch"]
+    assert len(launched) == 1 and launched[0]["env"] == {"A": "b"} and launched[0]["network"] == "open"
+    assert engine.inside.shells[0]["argv"][3:] == ["/bin/bash", "-l", "-c", "printf x"] and engine.inside.shells[0]["user"] == "@desktop"
+
+
+async def test_a_revoked_token_closes_its_sandboxes(portal: Portal, engine: FakeEngine) -> None:
+    engine.add()
+    person = await portal.login()
+    agent = await program(portal, person, "fork", "control")
+    headers: dict[str, str | None] = {"Authorization": None, "X-API-Key": agent._token}  # type: ignore[attr-defined]
+    made = await (await agent.request("POST", "/e2b/sandboxes/ws-1/connect", {}, headers=headers)).json()
+    shown: dict[str, str | None] = {"Authorization": None, "X-Access-Token": made["envdAccessToken"], "E2b-Sandbox-Id": "ws-1"}
+    assert (await agent.request("GET", "/e2b/health", headers=shown)).status == 204
+    # Neither the API key of the owner nor a login is of use there, nor a key with another's number in it.
+    for wrong in (shown | {"X-Access-Token": agent._token}, shown | {"X-Access-Token": None}, shown | {"E2b-Sandbox-Id": "ws-2"}):  # type: ignore[attr-defined]
+        assert (await agent.request("GET", "/e2b/health", headers=wrong)).status == 401
+    assert (await person.request("GET", "/e2b/v2/sandboxes")).status == 401
+    token = (await (await person.request("GET", "/api/v1/tokens")).json())[0]["id"]
+    assert (await person.request("DELETE", f"/api/v1/tokens/{token}")).status == 204
+    assert (await agent.request("GET", "/e2b/health", headers=shown)).status == 401
+
+
+async def test_a_person_takes_it_out_of_its_hands(portal: Portal, engine: FakeEngine) -> None:
+    engine.add()
+    person = await portal.login()
+    agent = await program(portal, person, "fork", "control")
+    headers: dict[str, str | None] = {"Authorization": None, "X-API-Key": agent._token}  # type: ignore[attr-defined]
+    made = await (await agent.request("POST", "/e2b/sandboxes/ws-1/connect", {}, headers=headers)).json()
+    shown: dict[str, str | None] = {"Authorization": None, "X-Access-Token": made["envdAccessToken"], "E2b-Sandbox-Id": "ws-1"}
+    await person.request("POST", "/api/v1/workspaces/ws-1/lease", {})
+    for method, path, body in (("POST", "/process.Process/SendSignal", {}), ("POST", "/filesystem.Filesystem/MakeDir", {"path": "/x"})):
+        refused = await agent.request(method, "/e2b" + path, body, headers=shown)
+        assert refused.status == 400 and (await refused.json())["code"] == "failed_precondition", path
+    assert (await agent.request("DELETE", "/e2b/sandboxes/ws-1", headers=headers)).status == 423
+    assert (await agent.request("POST", "/e2b/filesystem.Filesystem/ListDir", {"path": "/home/user"}, headers=shown)).status == 200
