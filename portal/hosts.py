@@ -12,6 +12,7 @@ _served = PORTAL_HOST
 _certified = False
 _ALIASES = {"localhost", "127.0.0.1", "[::1]"}
 _WORKSPACE_LABEL = re.compile(r"ws-[0-9]{1,18}")
+_PORT_LABEL = re.compile(r"[0-9]{1,5}-(ws-[0-9]{1,18})")
 _PORT = re.compile(r"[0-9]{1,5}")
 _NAME = re.compile(r"(?=.{4,200}$)(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _YEAR = 365 * 86400
@@ -57,6 +58,13 @@ def workspace_of(host: str) -> str | None:
     if dot and rest == _served and _WORKSPACE_LABEL.fullmatch(label):
         return label
     return None
+
+
+def stream_of(host: str) -> str | None:
+    """The id of the workspace in a name such as `6080-ws-3.…`, by which clients of E2B look for a desktop's stream, or None."""
+    label, dot, rest = split(host)[0].partition(".")
+    found = _PORT_LABEL.fullmatch(label) if dot and rest == _served else None
+    return found[1] if found else None
 
 
 def is_portal(host: str) -> bool:

@@ -20,6 +20,7 @@ from multidict import CIMultiDict
 
 from engine.answers import SERVER
 from portal import logs
+from portal.hosts import portal_origin, stream_of
 from portal.quiet import quiet
 from portal.stream import pages
 from portal.stream.control import Control
@@ -214,6 +215,10 @@ class StreamServer:
         try:
             hosts = request.headers.getall("Host", ())
             route = resolve(hosts[0]) if len(hosts) == 1 else None
+            streamed = stream_of(hosts[0]) if len(hosts) == 1 else None
+            if streamed is not None:
+                # What is there is a page that asks who comes.
+                return web.Response(status=302, headers={"Location": f"{portal_origin(hosts[0])}/w/{streamed}"})
             if route is None:
                 raise WrongHost("this server has no such host")
             peer = (request.transport.get_extra_info("peername") if request.transport is not None else None) or ("",)
