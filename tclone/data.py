@@ -110,6 +110,29 @@ class Window:
 
 
 @dataclass(frozen=True)
+class Element:
+    """What a program says of something that it shows. `parent` is the place in the list of what it is in; `box`: x, y, width, height in pixels
+    of the screen, None for what is not showing; `value` has the figures of a slider or bar."""
+
+    role: str
+    name: str
+    text: str
+    description: str
+    states: frozenset[str]
+    box: tuple[int, int, int, int] | None
+    parent: int | None
+    value: Mapping[str, float]
+
+    @property
+    def place(self) -> Place:
+        """Its middle, to click at. Raises ValueError for what is not showing."""
+        if self.box is None:
+            raise ValueError(f"{self.role} {self.name!r} is not showing: it has no place")
+        left, top, width, height = self.box
+        return left + width // 2, top + height // 2
+
+
+@dataclass(frozen=True)
 class Completed:
     """A command that has ended. 128 + N is signal N, 127 not found, 126 not executable."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from tclone.data import Acted, Place, Size, Window
+from tclone.data import Acted, Element, Place, Size, Window
 from tclone.errors import ActionFailed, Interrupted, of_wire
 
 Button = Literal["left", "middle", "right", "back", "forward"]
@@ -100,3 +100,12 @@ def _pair(values: Sequence[int]) -> tuple[int, int]:
 
 def _without_none(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
+
+
+def element_of(told: Mapping[str, Any]) -> Element:
+    """A node of the accessibility tree as the portal tells it."""
+    box = told.get("box")
+    return Element(
+        role=told["role"], name=told["name"], text=told.get("text", ""), description=told.get("description", ""), states=frozenset(told["states"]),
+        box=(box[0], box[1], box[2], box[3]) if box else None, parent=told["parent"], value=told.get("value", {}),
+    )  # fmt: skip

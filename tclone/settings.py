@@ -35,17 +35,19 @@ class Settings:
             raise NotFound(f"{self.ca}: no certificate authority can be read there ({error}); `tclone ca --pem` prints it", code="ca") from None
 
 
-def found(url: str | None = None, token: str | None = None, ca: str | os.PathLike[str] | None = None) -> Settings:
+def found(
+    url: str | None = None, token: str | None = None, ca: str | os.PathLike[str] | None = None, token_file: str | os.PathLike[str] | None = None
+) -> Settings:
     """The settings: what is given, else of the environment, else of `~/.config/tclone`.
 
-    `TCLONE_URL` (https://tclone.localhost:8443); `TCLONE_TOKEN`, or a file that has it: `TCLONE_TOKEN_FILE`, `~/.config/tclone/token`; the
-    authority that signed the portal's certificate: `TCLONE_CA`, `~/.config/tclone/ca.pem`, or that of a portal on this machine.
+    `TCLONE_URL` (https://tclone.localhost:8443); `TCLONE_TOKEN`, or a file that has it: `TCLONE_TOKEN_FILE`, `~/.config/tclone/token`
+    (`token_file` stands above all of these); the authority that signed the portal's certificate: `TCLONE_CA`, `~/.config/tclone/ca.pem`, or that of a portal on this machine.
     Raises LoginNeeded without a token, NotFound for a file that is not there, ValueError for an address that is none.
     """
     address = (url or os.environ.get("TCLONE_URL") or DEFAULT_URL).rstrip("/")
     _check(address)
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tclone"
-    return Settings(address, _token(token, home), _authority(ca, home))
+    return Settings(address, _token(token, token_file, home), _authority(ca, home))
 
 
 def _check(url: str) -> None:
@@ -66,10 +68,10 @@ def is_local(host: str) -> bool:
         return False
 
 
-def _token(given: str | None, home: Path) -> str:
-    token = given or os.environ.get("TCLONE_TOKEN")
+def _token(given: str | None, file_given: str | os.PathLike[str] | None, home: Path) -> str:
+    token = given or (None if file_given else os.environ.get("TCLONE_TOKEN"))
     if not token:
-        named = os.environ.get("TCLONE_TOKEN_FILE")
+        named = file_given or os.environ.get("TCLONE_TOKEN_FILE")
         file = Path(named) if named else home / "token"
         try:
             token = file.read_text()[:_LONGEST_TOKEN]

@@ -153,6 +153,7 @@ class Workspace(Desktop):
     screenshot = calls(aio.Workspace.screenshot)
     wait_for_change = calls(aio.Workspace.wait_for_change)
     windows = calls(aio.Workspace.windows)
+    elements = calls(aio.Workspace.elements)
     control = opens(aio.Workspace.control, Control)
     start = opens(aio.Workspace.start, Process)
     exec = calls(aio.Workspace.exec)

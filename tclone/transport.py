@@ -52,7 +52,7 @@ class Transport:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=0, resolver=_Resolver(), ssl=self._trust if self._trust is not None else True)
+            connector = aiohttp.TCPConnector(limit=0, resolver=Resolver(), ssl=self._trust if self._trust is not None else True)
             self._session = aiohttp.ClientSession(
                 connector=connector, cookie_jar=aiohttp.DummyCookieJar(), headers=self._credentials(),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_READ_SECONDS),
@@ -197,7 +197,7 @@ class Socket:
         return Unavailable(f"{self._path}: the connection broke: {error}", code="unavailable")
 
 
-class _Resolver(AbstractResolver):
+class Resolver(AbstractResolver):
     """Names below `localhost` are this machine (RFC 6761), which not every system's resolver knows."""
 
     def __init__(self) -> None:

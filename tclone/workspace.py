@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from tclone import control, events, execution
 from tclone.clipboard import Clipboard
 from tclone.control import Control, lease_of
-from tclone.data import Acted, Completed, Event, Info, Lease, Listener, RunOptions, Screenshot, Size, Window
-from tclone.desktop import Desktop, acted, window_of
+from tclone.data import Acted, Completed, Element, Event, Info, Lease, Listener, RunOptions, Screenshot, Size, Window
+from tclone.desktop import Desktop, acted, element_of, window_of
 from tclone.errors import CommandFailed, Conflict, NotFound, TCloneError, TimedOut, of_wire
 from tclone.execution import Process
 from tclone.files import Files
@@ -196,6 +196,13 @@ class Workspace(Desktop):
     async def windows(self) -> list[Window]:
         """Its windows, the lowest first."""
         return [window_of(one) for one in (await self._transport.json("GET", self._path + "/windows"))["windows"]]
+
+    async def elements(self, *, showing: bool = True, nodes: int | None = None) -> list[Element]:
+        """What its programs say of what they show (the accessibility tree), what is around something before it; `showing`: without what cannot be
+        seen; `nodes`: at most so many."""
+        query = {"showing": int(showing), **({} if nodes is None else {"nodes": nodes})}
+        answer = await self._transport.json("GET", self._path + "/accessibility", query=query)
+        return [element_of(one) for one in answer["nodes"]]
 
     def control(self) -> AbstractAsyncContextManager[Control]:
         """The same verbs over one connection, with less delay, and pictures as the screen changes."""

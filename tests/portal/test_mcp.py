@@ -23,10 +23,9 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, ImageContent, TextContent
 from PIL import Image
 
-from portal.mcp import http
+from portal.mcp import http, stdio
 from portal.mcp.caller import Caller, Output, Refused
 from portal.mcp.inside import _text
-from portal.mcp.stdio import Unusable, origin_of, token_of
 from tests.portal.conftest import HOST, PATIENCE, Portal
 from tests.portal.conftest import Client as Browser
 from tests.portal.fake_engine import FakeEngine
@@ -352,25 +351,15 @@ async def test_the_command_serves_a_client_that_starts_it(portal: Portal, front:
         assert "no workspace ws-4: it is gone" in refusal(await client.call_tool("branch_get", {"branch": "ws-4"}))
 
 
-def test_what_the_command_cannot_use(tmp_path: Path) -> None:
-    for address in ("http://tclone.localhost:8443", "https://", "https://a/b", "https://u:p@a", "tclone.localhost", "https://a?x=1", "https://a:99999"):
-        with pytest.raises(Unusable, match="address"):
-            origin_of(address)
-    assert origin_of("https://desks.example.org/") == "https://desks.example.org"
-    with pytest.raises(Unusable, match="token create"):
-        token_of(None, {})
-    assert token_of(None, {"TCLONE_TOKEN": "tct_x"}) == "tct_x"
-    file = tmp_path / "token"
-    file.write_text("tct_y\n")
-    file.chmod(0o644)
-    with pytest.raises(Unusable, match="chmod 600"):
-        token_of(str(file), {"TCLONE_TOKEN": "tct_x"})
-    file.chmod(0o600)
-    assert token_of(str(file), {"TCLONE_TOKEN": "tct_x"}) == "tct_y"
-    for wrong in ("", "two\nlines", "é"):
-        file.write_text(wrong)
-        with pytest.raises(Unusable):
-            token_of(str(file), {})
+def test_what_the_command_cannot_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("TCLONE_TOKEN", raising=False)
+    monkeypatch.setenv("TCLONE_TOKEN_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("TCLONE_CA", str(tmp_path / "ca.pem"))
+    token = tmp_path / "token"
+    token.write_text("tct_x")
+    for words, said in (([], "no token"), (["--token-file", str(token), "--url", "http://desks.example.org"], "use https"), (["--token-file", str(token)], "no certificate authority")):
+        assert stdio.main(words) == 2
+        assert said in capsys.readouterr().err, words
 
 
 # Parts

@@ -43,6 +43,8 @@ async def test_a_blocking_program_from_launch_to_discard(blocking: Blocking, eng
             desk.type("hello")
             assert desk.screenshot(width=64).image().size == (64, 40)
             assert [window.title for window in desk.windows()] == ["Terminal"]
+            save = next(element for element in desk.elements() if element.role == "button")
+            assert (save.name, save.place, save.parent, "showing" in save.states) == ("Save", (50, 20), 3, True)
             assert desk.clipboard.get() == "copied"
             assert desk.exec("cat", stdin="to and fro") == tclone.Completed(5, b"to and fro", b"done")
             with desk.start(["cat"]) as process:
