@@ -41,7 +41,8 @@ def found(
     """The settings: what is given, else of the environment, else of `~/.config/tclone`.
 
     `TCLONE_URL` (https://tclone.localhost:8443); `TCLONE_TOKEN`, or a file that has it: `TCLONE_TOKEN_FILE`, `~/.config/tclone/token`
-    (`token_file` stands above all of these); the authority that signed the portal's certificate: `TCLONE_CA`, `~/.config/tclone/ca.pem`, or that of a portal on this machine.
+    (`token_file` stands above all of these); the authority that signed the portal's certificate: `TCLONE_CA`, `~/.config/tclone/ca.pem`, or
+    that of a portal on this machine.
     Raises LoginNeeded without a token, NotFound for a file that is not there, ValueError for an address that is none.
     """
     address = (url or os.environ.get("TCLONE_URL") or DEFAULT_URL).rstrip("/")

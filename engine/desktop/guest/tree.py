@@ -183,9 +183,12 @@ class Tree:
 
     def walk(self):
         self.add(None, ROOT, 0)
-        selector = selectors.DefaultSelector()
-        selector.register(self.bus.socket, selectors.EVENT_READ)
         self.bus.socket.setblocking(False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.bus.socket, selectors.EVENT_READ)
+            self.listen(selector)
+
+    def listen(self, selector):
         while time.monotonic() < self.deadline:
             self.send()
             if not self.waiting and not any(self.queues.values()):
@@ -225,7 +228,11 @@ class Tree:
             self.under_way[program] -= 1
             if not self.under_way[program]:
                 del self.under_way[program]
-            then(values[0] if values else None)
+            try:
+                then(values[0] if values else None)
+            except (TypeError, ValueError, KeyError, IndexError, AttributeError):
+                # A program that answers with something else than was asked for.
+                self.truncated = True
 
     def give_up(self):
         """Forget programs that have not said anything for a while."""
