@@ -14,15 +14,14 @@ from pathlib import Path
 
 import pytest
 
-REPO = Path(__file__).resolve().parents[2]
-NATIVE = REPO / "native"
+from tests.nativebuild import BUILD_SECONDS, NATIVE, make
+
 CORPUS = NATIVE / "fuzz" / "corpus"
 TARGETS = sorted(path.name for path in CORPUS.iterdir())
 _SECONDS = int(os.environ.get("TCLONE_FUZZ_SECONDS", "1"))
 _SEED = int(os.environ.get("TCLONE_FUZZ_SEED", str(random.SystemRandom().randrange(1 << 32))))
 _CHOSEN = 2
 _CHOSEN_SECONDS = 60
-_BUILD_SECONDS = 600
 
 
 def _seconds(targets: list[str]) -> dict[str, int]:
@@ -36,9 +35,7 @@ _SECONDS_OF = _seconds(TARGETS)
 
 @pytest.fixture(scope="module")
 def fuzzer() -> Path:
-    argv = ["make", "-s", "-C", str(NATIVE), "FUZZ=1", "fuzz", "-j", str(min(os.cpu_count() or 1, 4))]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False)
-    assert done.returncode == 0, done.stderr
+    make("FUZZ=1", "fuzz")
     return NATIVE / "build-fuzz" / "fuzz"
 
 
@@ -53,7 +50,7 @@ def test_every_target_has_a_corpus(fuzzer: Path, tmp_path: Path) -> None:
     assert sorted(named) == TARGETS
 
 
-@pytest.mark.timeout(_BUILD_SECONDS + max(_SECONDS_OF.values()) + 150)
+@pytest.mark.timeout(BUILD_SECONDS + max(_SECONDS_OF.values()) + 150)
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_input_is_too_strange(fuzzer: Path, tmp_path: Path, target: str) -> None:
     work = tmp_path / "work"

@@ -14,21 +14,18 @@ from pathlib import Path
 import pytest
 
 from tests.fidelity import programs
+from tests.nativebuild import BUILD_SECONDS, NATIVE, make
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 REPO = Path(__file__).resolve().parents[2]
-_BUILD = REPO / "native" / "build-san"
-_BUILD_SECONDS = 600
+_BUILD = NATIVE / "build-san"
 _RUN_SECONDS = 240
 
 
 @pytest.fixture(scope="module")
 def build() -> Path:
-    jobs = str(min(os.cpu_count() or 1, 4))
-    argv = ["make", "-s", "-C", str(REPO / "native"), "SAN=1", "-j", jobs]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False)
-    assert done.returncode == 0, done.stderr
+    make("SAN=1")
     return _BUILD
 
 
@@ -36,7 +33,7 @@ def _symbols(binary: Path) -> str:
     return subprocess.run(["nm", str(binary)], capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.timeout(_BUILD_SECONDS + 30)
+@pytest.mark.timeout(BUILD_SECONDS + 30)
 def test_build_is_sanitized(build: Path) -> None:
     livefork = _symbols(build / "tclone-livefork")
     assert "__asan_init" in livefork and "__ubsan_handle" in livefork
@@ -45,7 +42,7 @@ def test_build_is_sanitized(build: Path) -> None:
     assert code.count("\tud2") > plain.count("\tud2")
 
 
-@pytest.mark.timeout(_BUILD_SECONDS + _RUN_SECONDS + 30)
+@pytest.mark.timeout(BUILD_SECONDS + _RUN_SECONDS + 30)
 def test_fidelity_suite_has_no_findings(build: Path) -> None:
     argv = [sys.executable, "-m", "tests.fidelity.harness", "run", "--json", "--copies", "2", *programs.names()]
     environment = {**os.environ, "TCLONE_LIBEXEC": str(build), "UBSAN_OPTIONS": "print_stacktrace=1"}
