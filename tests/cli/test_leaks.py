@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +45,8 @@ def test_a_daemon_that_left_its_session_is_seen(counter: LeakCounter) -> None:
     )
     pid = int(starter.stdout)
     try:
+        while Path(f"/proc/{pid}/comm").read_text() != "sleep\n":
+            time.sleep(0.01)
         with pytest.raises(AssertionError, match=f"process {pid} sleep"):
             counter.check(within=0)
     finally:
