@@ -19,6 +19,9 @@ from dataclasses import dataclass
 
 # Each of them builds, compiles and drives browsers besides: more of them than this gain nothing and take memory.
 _MOST_PROCESSES = 4
+# Tests wait for about half of their time, for processes that start and for what must not happen: with one process for each
+# processor, two processors were idle for 45 % of a run.
+_PROCESSES_FOR_PROCESSOR = 1.5
 # pytest's exit statuses.
 _PASSED, _INTERRUPTED, _NOTHING_FOUND = 0, 2, 5
 _WORDS = {_PASSED: "passed", 1: "FAILED", _INTERRUPTED: "interrupted", _NOTHING_FOUND: "has no tests"}
@@ -36,7 +39,7 @@ class Run:
 
 def runs() -> tuple[Run, Run]:
     """Both runs for this machine. On a single processor the first has one process, too."""
-    processes = min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)
+    processes = min(int(len(os.sched_getaffinity(0)) * _PROCESSES_FOR_PROCESSOR), _MOST_PROCESSES)
     spread = ("-n", str(processes), "--no-loadscope-reorder") if processes > 1 else ()
     return Run("side by side", ("--alone=no", *spread)), Run("alone", ("--alone=only",), ("-n", "0"))
 

@@ -6,8 +6,13 @@ from xdist.scheduler import LoadScopeScheduling
 
 # Directories whose tests share one stack, which takes longer to start than most of them.
 _ONE_STACK = ("e2e", "applications", "agents")
-# What takes longest comes first, so that no process is left with it at the end; all else follows in pytest's own order.
-_LONGEST_FIRST = ("tests/e2e", "tests/applications", "tests/agents", "tests/sanitize", "tests/fidelity", "tests/faults", "tests/cli", "tests/engine", "tests/pages")
+# What takes longest comes first, so that no process is left with it at the end; all else follows in pytest's own order. Desktops and browsers
+# alternate with what mostly waits, which then fills the pauses of the others.
+_LONGEST_FIRST = (
+    "tests/e2e/", "tests/applications/", "tests/fidelity/test_storms", "tests/images/test_build", "tests/judges/test_api", "tests/agents/",
+    "tests/sanitize/", "tests/fidelity/", "tests/pages/test_accessibility", "tests/fuzz/test_native", "tests/faults/", "tests/pages/", "tests/judges/",
+    "tests/cli/", "tests/engine/", "tests/stream/",
+)  # fmt: skip
 
 
 def unit(nodeid: str) -> str:
@@ -20,7 +25,7 @@ def unit(nodeid: str) -> str:
 def rank(nodeid: str) -> int:
     """Sorts tests by how long their directory takes, the longest first."""
     for place, start in enumerate(_LONGEST_FIRST):
-        if nodeid.startswith(start + "/"):
+        if nodeid.startswith(start):
             return place
     return len(_LONGEST_FIRST)
 
