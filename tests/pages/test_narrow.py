@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
 from tests.portal.browsing import Browsing, live, streams
@@ -33,7 +34,7 @@ _OUTSIDE = """() => {
 }"""
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def phone(browser: Browser, portal: Portal, front: Front, engine: FakeEngine) -> AsyncIterator[Page]:
     """A page of a phone, logged in, with a source and branches whose names and labels are long."""
     source = engine.add(name="a-desktop-with-a-long-name-of-41-letters1", ports={str(port): port for port in range(3000, 3005)})

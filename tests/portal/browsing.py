@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING
 
 from playwright.async_api import Browser, BrowserContext, Frame, Locator, Page, expect
@@ -16,6 +15,8 @@ if TYPE_CHECKING:
 # As long as the other tests wait for what must come: test machines can be busy.
 MS = 30_000
 _CLOSE_SECONDS = 30.0
+# What the session key is called in a browser's storage (static/js/api.js).
+_KEY = "tclone-key"
 expect.set_options(timeout=MS)
 
 
@@ -29,14 +30,20 @@ class Browsing:
 
     @classmethod
     async def login(cls, browser: Browser, portal: Portal, front: Front, **options: object) -> tuple[Browsing, Page]:
-        context = await browser.new_context(ignore_https_errors=True, **({"viewport": {"width": 1280, "height": 800}} | options))  # type: ignore[arg-type]
+        """A context with what the login leaves in a browser, and its first page. The login page has tests of its own."""
+        client = await portal.login()
+        origin = f"https://tclone.localhost:{front.port}"
+        cookies = [
+            {"name": name, "value": value, "domain": "tclone.localhost", "path": "/", "secure": True, "httpOnly": True, "sameSite": "Strict", "expires": -1}
+            for name, value in client.cookies.items()
+        ]
+        state = {"cookies": cookies, "origins": [{"origin": origin, "localStorage": [{"name": _KEY, "value": client.key}]}]}
+        options = {"viewport": {"width": 1280, "height": 800}, **options}
+        context = await browser.new_context(ignore_https_errors=True, storage_state=state, **options)  # type: ignore[arg-type]
         context.set_default_timeout(MS)
-        made = cls(context, f"https://tclone.localhost:{front.port}")
+        made = cls(context, origin)
         page = await made.page()
         await page.goto(made.origin + "/")
-        await page.get_by_label("User").fill("admin")
-        await page.get_by_label("Password").fill(portal.password)
-        await page.get_by_role("button", name="Log in").click()
         await live(page)
         return made, page
 
@@ -53,11 +60,15 @@ class Browsing:
         await close(self.context)
 
 
-async def close(opened: Browser | BrowserContext) -> None:
-    """Close a browser or one of its contexts. Chromium was seen not to answer for minutes; it is killed in the end, together with its driver."""
-    with contextlib.suppress(TimeoutError):
+async def close(opened: Browser | BrowserContext) -> bool:
+    """Close a browser or one of its contexts; whether it did. Chromium was seen not to answer for minutes; it is killed in the end, together with its
+    driver."""
+    try:
         async with asyncio.timeout(_CLOSE_SECONDS):
             await opened.close()
+    except TimeoutError:
+        return False
+    return True
 
 
 async def live(page: Page) -> None:

@@ -2,9 +2,6 @@
 
 `engine`   a fake engine that behaves (tests/portal/fake_engine.py says how it can be made not to)
 `portal`   the control process's two sockets, served in this process, with a client for each: `.client()`, `.private()`, `.login()`
-`front`    TLS and hosts before it, as the stream process does, for a browser
-`browser`  Chromium
-`page`     a page of it, logged in
 """
 
 from __future__ import annotations
@@ -23,7 +20,6 @@ from typing import Any
 import aiohttp
 import argon2
 import pytest
-from playwright.async_api import Browser, Page, async_playwright
 
 from engine.config import REPO, Config
 from portal import accounts
@@ -32,13 +28,10 @@ from portal.control import serving
 from portal.node import Patience
 from portal.places import Places
 from portal.setup import prepare
-from tests.portal.browsing import Browsing, close
 from tests.portal.fake_engine import FakeEngine
-from tests.portal.front import Front
 
 HOST = "tclone.localhost:8443"
 ORIGIN = f"https://{HOST}"
-CHROMIUM = "/usr/bin/chromium"
 # How long a test waits for what must come, in seconds: long, because test machines can be busy.
 PATIENCE = 30.0
 OWN_PASSWORD = "four words of my choosing"
@@ -193,39 +186,21 @@ def options() -> Options:
     return Options(patience=Patience(read=1.0, work=3.0))
 
 
-@pytest.fixture
-async def portal(config: Config, options: Options, engine: FakeEngine) -> AsyncIterator[Portal]:
+@contextlib.asynccontextmanager
+async def served(config: Config, options: Options) -> AsyncIterator[Portal]:
+    """A portal that has seen its engine."""
     prepared = await asyncio.to_thread(prepare, config)
     assert prepared.password is not None
     async with serving(config, options) as control:
-        served = Portal(config, prepared.password, control)
+        made = Portal(config, prepared.password, control)
         async with asyncio.timeout(PATIENCE):
             while control.feed.engine != "up":
                 await asyncio.sleep(0.01)
-        yield served
-        await served.close()
-
-
-@pytest.fixture
-async def front(portal: Portal) -> AsyncIterator[Front]:
-    async with Front(portal.places) as made:
         yield made
+        await made.close()
 
 
 @pytest.fixture
-async def browser() -> AsyncIterator[Browser]:
-    async with async_playwright() as playwright:
-        # No sandbox: the tests run as root, where Chromium refuses it. The pages under test are our own.
-        launched = await playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--force-color-profile=srgb"]
-        )
-        yield launched
-        await close(launched)
-
-
-@pytest.fixture
-async def page(browser: Browser, portal: Portal, front: Front) -> AsyncIterator[Page]:
-    """A page that is logged in; it fails the test on any script error or breach of the content security policy."""
-    browsing, made = await Browsing.login(browser, portal, front)
-    yield made
-    await browsing.end()
+async def portal(config: Config, options: Options, engine: FakeEngine) -> AsyncIterator[Portal]:
+    async with served(config, options) as made:
+        yield made

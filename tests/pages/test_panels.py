@@ -6,40 +6,25 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from tests.portal.browsing import close
+from tests.portal.browsing import Browsing
 from tests.portal.conftest import PATIENCE, Portal
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.front import Front
 
-MS = PATIENCE * 1000
-expect.set_options(timeout=MS)
 
-
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def page(browser: Browser, portal: Portal, front: Front, engine: FakeEngine) -> AsyncIterator[Page]:
     """The page of a branch, logged in; it fails the test on any script error or breach of the content security policy."""
     engine.add(name="desk")
     engine.add(name="try", kind="branch", parent="ws-1", generation=1)
-    context = await browser.new_context(ignore_https_errors=True, viewport={"width": 1280, "height": 800})
-    context.set_default_timeout(MS)
-    await context.grant_permissions(["clipboard-read", "clipboard-write"])
-    made = await context.new_page()
-    complaints: list[str] = []
-    made.on("pageerror", lambda error: complaints.append(str(error)))
-    made.on("console", lambda message: complaints.append(message.text) if "Content Security Policy" in message.text else None)
-    await made.goto(f"https://tclone.localhost:{front.port}/")
-    await made.get_by_label("User").fill("admin")
-    await made.get_by_label("Password").fill(portal.password)
-    await made.get_by_role("button", name="Log in").click()
-    await expect(made.locator("#connection")).to_have_attribute("data-state", "live")
-    await made.goto(f"https://tclone.localhost:{front.port}/w/ws-2")
+    browsing, made = await Browsing.login(browser, portal, front, permissions=["clipboard-read", "clipboard-write"])
+    await made.goto(f"{browsing.origin}/w/ws-2")
     await expect(made.get_by_role("tab", name="Files")).to_be_visible()
     yield made
-    assert complaints == []
-    await close(context)
+    await browsing.end()
 
 
 async def test_a_disk_limit_is_shown_with_its_use(page: Page, engine: FakeEngine) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Page, expect
 
-from tests.portal.conftest import OWN_PASSWORD, PATIENCE, Portal, browser, config, engine, front, options, plain_config, portal, quick_hashes  # noqa: F401
+from tests.portal.conftest import OWN_PASSWORD, PATIENCE, Portal
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.front import Front
 
@@ -38,7 +38,7 @@ class Visitor:
         return page
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def visitor(browser: Browser, front: Front) -> AsyncIterator[Visitor]:
     context = await browser.new_context(ignore_https_errors=True, viewport={"width": 1280, "height": 800}, permissions=["clipboard-read", "clipboard-write"])
     context.set_default_timeout(MS)
