@@ -42,28 +42,45 @@ def test_bad_options_are_refused(argv: list[str]) -> None:
     assert refused.value.code == 2
 
 
+# How often the costs are compared: a busy machine makes a round worse than it is, hardly better, so that one good round proves it.
+_ROUNDS = 3
+
+
 @pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_the_relay_costs_much_less_than_a_message_level_proxy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The gate against a relay that has become dear: measured at 0.57 (0.63 with TLS, where both encrypt the same bytes), with a tenth for noise
-    and other processors. On a busy machine a round can come out worse than it is, hardly better: the best of three rounds counts."""
-    file = tmp_path / "report.json"
-    words = ["--only", "relay", "--only", "aiohttp", "--runs", "3", "--seconds", "1.5", "--cycles", "200", "--realtime", "--skip", "fork"]
+    and other processors."""
+    best = {"plain": 1.0, "tls": 1.0}
+    rest: list[str] = []
+    for _ in range(_ROUNDS):
+        report = _compared(tmp_path / "report.json", rest, capsys)
+        for mode, ratios in report["ratios"].items():
+            best[mode] = min(best[mode], ratios["aiohttp"]["low"])
+        for turns in report["results"].values():
+            assert min(turn["bytes"] for turn in turns["relay"]) > 0.9 * 50 * 15e6 / 8 * 1.5
+            assert all(turn["frames"]["count"] and turn["input"]["count"] for turn in turns["relay"])
+        if not rest:
+            assert report["churn"]["cycles"] == 200
+            assert report["churn"]["after"]["descriptors"] <= report["churn"]["before"]["descriptors"] + 2
+            assert len(report["stalled"]) == 1
+        rest = ["--skip", "stalled", "--skip", "churn"]
+        if best["plain"] <= 0.7 and best["tls"] <= 0.8:
+            return
+    pytest.fail(f"the relay costs {best} of what the proxy does")
+
+
+def _compared(file: Path, options: list[str], capsys: pytest.CaptureFixture[str]) -> dict:
+    """The report of one round."""
+    words = ["--only", "relay", "--only", "aiohttp", "--runs", "1", "--seconds", "1.5", "--cycles", "200", "--realtime", "--skip", "fork", *options]
     assert stream.main([*words, "--json", str(file)]) == 0, capsys.readouterr()
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
     report = json.loads(file.read_text())
     assert report["complete"] and not report["failures"]
-    assert report["ratios"]["plain"]["aiohttp"]["low"] <= 0.7
-    assert report["ratios"]["tls"]["aiohttp"]["low"] <= 0.8
-    for turns in report["results"].values():
-        assert min(turn["bytes"] for turn in turns["relay"]) > 0.9 * 50 * 15e6 / 8 * 1.5
-        assert all(turn["frames"]["count"] and turn["input"]["count"] for turn in turns["relay"])
-    assert report["churn"]["cycles"] == 200
-    assert report["churn"]["after"]["descriptors"] <= report["churn"]["before"]["descriptors"] + 2
-    assert len(report["stalled"]) == 3
     printed = capsys.readouterr().out
-    assert "plain: the relay costs" in printed and "200 viewers came and went" in printed
+    assert "plain: the relay costs" in printed and ("200 viewers came and went" in printed) != bool(options)
+    return report
 
 
 @pytest.mark.parametrize("name", [contender.name for contender in stream.CONTENDERS if contender.name.startswith(("relay", "aiohttp"))])

@@ -1,5 +1,5 @@
 """Fixtures: one pool for the session (its image is made once); a fresh engine process for each test that asks for `engine`, one for the others of
-a file, which only ask for `client`."""
+a file, which only ask for `client`, or for the engine that it speaks to: `serving`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from tests.leaks import LeakCounter
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests with an engine of their own come first in their file: to each engine what another one makes is rubbish, and to a test a leak."""
     files = {path: place for place, path in reversed(list(enumerate(item.path for item in items)))}
-    items.sort(key=lambda item: (files[item.path], "client" in _fixtures(item) and "engine" not in _fixtures(item)))
+    items.sort(key=lambda item: (files[item.path], _shares(item)))
 
 
-def _fixtures(item: pytest.Item) -> list[str]:
-    return getattr(item, "fixturenames", [])
+def _shares(item: pytest.Item) -> bool:
+    """Whether a test speaks to the file's engine."""
+    fixtures = getattr(item, "fixturenames", [])
+    return "serving" in fixtures and "engine" not in fixtures
 
 
 @pytest.fixture(scope="session")
@@ -40,9 +42,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-async def engine(data: Path, tmp_path: Path, leaks: LeakCounter) -> AsyncIterator[Engine]:
+async def engine(data: Path, tmp_path: Path, leaks: LeakCounter, variables: dict[str, str]) -> AsyncIterator[Engine]:
     """A running engine; everything it made must be gone after the test."""
-    made = Engine(data, tmp_path / "run")
+    made = Engine(data, tmp_path / "run", variables)
     leaks.own(tmp_path)
     # The engine unmounts the pool when it ends with no workspace left; a test's engine shall leave the session's in place.
     await made.start()
@@ -54,13 +56,19 @@ async def engine(data: Path, tmp_path: Path, leaks: LeakCounter) -> AsyncIterato
 
 
 @pytest.fixture(scope="module")
-def shared_engine(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def variables() -> dict[str, str]:
+    """Added to the environment of the engines of a file."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def shared_engine(data: Path, tmp_path_factory: pytest.TempPathFactory, variables: dict[str, str]) -> Iterator[Engine]:
     """A running engine for those tests of a file that only speak to it; everything it made must be gone when it has ended."""
     place = tmp_path_factory.mktemp("shared")
     counter = LeakCounter()
     counter.own(tmp_path_factory.getbasetemp())
     counter.start()
-    made = Engine(data, place / "run")
+    made = Engine(data, place / "run", variables)
     asyncio.run(made.start())
     yield made
     assert asyncio.run(made.stop()) == 0

@@ -44,21 +44,21 @@ async def _post(engine: Engine, path: str, data: bytes | str) -> tuple[int, dict
         return answer.status, json.loads(await answer.text())
 
 
-async def test_launches_that_are_refused(engine: Engine, client: EngineClient) -> None:
+async def test_launches_that_are_refused(serving: Engine, client: EngineClient) -> None:
     for body, named in _BAD_LAUNCHES:
-        status, answer = await _post(engine, "/v1/workspaces", json.dumps(body))
+        status, answer = await _post(serving, "/v1/workspaces", json.dumps(body))
         assert status == 400, (body, answer)
         assert answer["error"]["code"] == "bad_request" and named in answer["error"]["message"], (body, answer)
     assert await client.list() == []
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"\xff\xfe", b'"x"', b"{" * 5000])
-async def test_bodies_that_are_not_objects(engine: Engine, body: bytes) -> None:
-    status, answer = await _post(engine, "/v1/workspaces", body)
+async def test_bodies_that_are_not_objects(serving: Engine, body: bytes) -> None:
+    status, answer = await _post(serving, "/v1/workspaces", body)
     assert status == 400 and answer["error"]["code"] == "bad_request"
 
 
-async def test_unknown_things(engine: Engine, client: EngineClient) -> None:
+async def test_unknown_things(serving: Engine, client: EngineClient) -> None:
     with pytest.raises(NotFound, match="no image nothing"):
         await client.launch("nothing")
     for call in (client.get("ws-99"), client.remove("ws-99"), client.fork("ws-99"), client.stats("ws-99")):
@@ -66,7 +66,7 @@ async def test_unknown_things(engine: Engine, client: EngineClient) -> None:
             await call
     with pytest.raises(BadRequest):
         await client.get("..%2f..")
-    status, answer = await _post(engine, "/v1/nothing", b"{}")
+    status, answer = await _post(serving, "/v1/nothing", b"{}")
     assert status == 404 and answer["error"]["code"] == "not_found"
 
 
@@ -79,10 +79,10 @@ async def test_names_and_host_ports_are_taken_once(client: EngineClient) -> None
     assert [workspace["id"] for workspace in await client.list()] == [first["id"]]
 
 
-async def test_copies_out_of_range_and_wrong_types(engine: Engine, client: EngineClient) -> None:
+async def test_copies_out_of_range_and_wrong_types(serving: Engine, client: EngineClient) -> None:
     await client.launch(IMAGE, name="src", wait=True)
     for body in ({"copies": 0}, {"copies": 9}, {"copies": "2"}, {"tcp_close": 1}, {"ghost_limit": -1}, {"name": "X"}):
-        status, answer = await _post(engine, "/v1/workspaces/src/fork", json.dumps(body))
+        status, answer = await _post(serving, "/v1/workspaces/src/fork", json.dumps(body))
         assert status == 400, (body, answer)
 
 
@@ -125,11 +125,11 @@ async def test_a_second_engine_in_the_same_place_is_refused(engine: Engine) -> N
         assert (await client.health())["ok"]
 
 
-async def test_rubbish_on_the_socket(engine: Engine) -> None:
+async def test_rubbish_on_the_socket(serving: Engine) -> None:
     with socket.socket(socket.AF_UNIX) as raw:
-        raw.connect(str(engine.config.socket))
+        raw.connect(str(serving.config.socket))
         raw.sendall(b"\0\1\2 nonsense\r\n\r\n" * 100)
         raw.settimeout(5)
         assert b"400" in raw.recv(4096)
-    async with engine.client() as client:
+    async with serving.client() as client:
         assert (await client.health())["ok"]

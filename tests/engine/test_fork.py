@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,6 @@ import pytest
 from engine.client import EngineClient
 from engine.errors import BadRequest, Conflict, EngineError, Internal, LimitReached, Unsupported
 from tests.engine.support import IMAGE, NATIVE, Engine, eventually, leftovers
-from tests.leaks import LeakCounter
 
 HERE = Path(__file__).parent
 
@@ -42,22 +41,9 @@ def behave(fake_libexec: Path) -> Callable[[str], None]:
     return choose
 
 
-@pytest.fixture
-async def engine(data: Path, tmp_path: Path, fake_libexec: Path, leaks: LeakCounter) -> AsyncIterator[Engine]:
-    made = Engine(data, tmp_path / "run", {"TCLONE_LIBEXEC": str(fake_libexec)})
-    leaks.own(tmp_path)
-    await made.start()
-    yield made
-    if made.process is None:
-        await made.start()
-    await made.remove_everything()
-    assert await made.stop() == 0
-
-
-@pytest.fixture
-def serving(engine: Engine) -> Engine:
-    """Every test's own: its fork program is told what to do."""
-    return engine
+@pytest.fixture(scope="module")
+def variables(fake_libexec: Path) -> dict[str, str]:
+    return {"TCLONE_LIBEXEC": str(fake_libexec)}
 
 
 @pytest.fixture
@@ -103,7 +89,7 @@ async def test_default_names_of_deep_branches_stay_usable(client: EngineClient, 
 
 
 async def test_a_source_met_in_a_passing_state_is_forked_once_more(
-    engine: Engine, client: EngineClient, source: dict, behave: Callable[[str], None], fake_libexec: Path
+    client: EngineClient, source: dict, behave: Callable[[str], None], fake_libexec: Path
 ) -> None:
     behave("busy 2")
     result = await client.fork("src", copies=2)

@@ -41,8 +41,12 @@ def pixel(colour: tuple[int, int, int]) -> bytes:
     return bytes((*reversed(colour), 0x77))
 
 
+_QUERY_EXTENSION = 98
+
+
 class FakeX:
-    """A server whose left half is one colour and right half another; `grabs` counts the pictures it sent, `questions` what was asked."""
+    """A server whose left half is one colour and right half another; `grabs` counts the pictures it sent, `questions` what was asked. It has no
+    extensions, and says so unless it is `mute`."""
 
     def __init__(self) -> None:
         self.left, self.right = RED, BLUE
@@ -50,12 +54,19 @@ class FakeX:
         self.questions: list[bytes] = []
         self.delay = 0.0
         self.noise = False
+        self.mute = False
         self.colours: list[tuple[int, int, int]] = []  # of the left half, one for each picture
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.questions.append(await reader.readexactly(12))
         writer.write(greeting())
-        self.questions.append(await reader.readexactly(20))
+        asked = await reader.readexactly(4)
+        if asked[0] == _QUERY_EXTENSION and not self.mute:
+            await reader.readexactly(4 * int.from_bytes(asked[2:4], "little") - 4)
+            writer.write(struct.pack("<BBHI24x", 1, 0, 1, 0))
+            await reader.read()
+            return
+        self.questions.append(asked + await reader.readexactly(16))
         if self.colours:
             self.left = self.colours.pop(0)
         row = pixel(self.left) * (WIDTH // 2) + pixel(self.right) * (WIDTH // 2)
@@ -158,8 +169,12 @@ async def test_a_picture_that_has_to_be_small_keeps_its_size(screens: Screens) -
             await screens.picture(workspace, Wanted(most_bytes=10_000))
 
 
-async def test_who_waits_for_a_change_is_told_of_it(screens: Screens) -> None:
+@pytest.mark.parametrize("mute", [False, True])
+async def test_who_waits_for_a_change_is_told_of_it(screens: Screens, monkeypatch: pytest.MonkeyPatch, mute: bool) -> None:
     fake = FakeX()
+    fake.mute = mute
+    if mute:
+        monkeypatch.setattr(screen, "_GRAB_SECONDS", 2.0)
     async with serving(fake) as workspace:
         first = await screens.picture(workspace)
         assert (await screens.changed(workspace, Wanted(), first.tag, 0.3)).tag == first.tag

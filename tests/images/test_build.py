@@ -1,8 +1,9 @@
-"""Real builds of the headless image, from the host's mirror: interrupted, concurrent, repeated."""
+"""Real builds from the host's mirror, of a base system: interrupted, concurrent, repeated, failing. And what the headless image is made of."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import os
@@ -25,12 +26,14 @@ _BUILDER = """
 import asyncio, sys
 from engine.config import Config
 from engine.image_build import build
-asyncio.run(build("workspace", Config.from_environment(), lambda phase, detail, ms: print(phase, detail, flush=True)))
+asyncio.run(build("tiny", Config.from_environment(), lambda phase, detail, ms: print(phase, detail, flush=True)))
 """
 
 
 async def start_builder(config: Config) -> asyncio.subprocess.Process:
-    env = {**os.environ, "TCLONE_DATA": str(config.data), "TCLONE_RUN": str(config.run), "PYTHONPATH": str(REPO)}
+    env = {
+        **os.environ, "TCLONE_DATA": str(config.data), "TCLONE_RUN": str(config.run), "TCLONE_IMAGES": str(config.images), "PYTHONPATH": str(REPO),
+    }  # fmt: skip
     env.pop("TCLONE_CACHE", None)
     return await asyncio.create_subprocess_exec(sys.executable, "-c", _BUILDER, env=env, stdout=subprocess.PIPE)
 
@@ -58,10 +61,37 @@ async def gone(pids: list[int]) -> bool:
     return False
 
 
-async def test_killed_builds_leave_nothing_and_the_next_one_works(config, progress, leaks) -> None:
-    store = ImageStore(config)
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packages that this file's builds have fetched; those of the test machine's own cache to begin with."""
+    folder = tmp_path_factory.mktemp("packages") / "debs"
+    folder.mkdir()
+    known = Path(os.environ["TCLONE_CACHE"]) / "debs" if "TCLONE_CACHE" in os.environ else folder
+    for path in known.glob("*.deb"):
+        with contextlib.suppress(OSError):  # just removed, or on another file system
+            os.link(path, folder / path.name)
+    return folder
+
+
+@pytest.fixture
+def tiny(config: Config, tmp_path: Path, packages: Path) -> Config:
+    """A recipe with nothing but the base system."""
+    folder = tmp_path / "images/tiny"
+    folder.mkdir(parents=True)
+    (folder / "configure.sh").write_text("test ! -e /proc/net/route || test \"$(wc -l </proc/net/route)\" -le 1\ntouch /made\n")
+    (folder / "recipe.toml").write_text(
+        'name = "tiny"\nsuite = "trixie"\n[packages]\nexclude_paths = ["/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*"]\n'
+        '[build]\nconfigure = "configure.sh"\n[image]\nentrypoint = ["/bin/true"]\n'
+    )
+    config.cache.mkdir(parents=True)
+    (config.cache / "debs").symlink_to(packages)
+    return dataclasses.replace(config, images=tmp_path / "images")
+
+
+async def test_killed_builds_leave_nothing_and_the_next_ones_make_it_once(tiny: Config, progress, leaks) -> None:
+    store = ImageStore(tiny)
     for phase in ("fetch", "unpack", "configure"):
-        process = await start_builder(config)
+        process = await start_builder(tiny)
         try:
             await until_phase(process, phase)
             # unshare, mmdebstrap and what it started.
@@ -74,13 +104,33 @@ async def test_killed_builds_leave_nothing_and_the_next_one_works(config, progre
             await process.wait()
             process._transport.close()
         assert await gone(children), f"processes survived a kill in the phase {phase}"
-        assert str(config.data) not in Path("/proc/self/mounts").read_text()
+        assert str(tiny.data) not in Path("/proc/self/mounts").read_text()
         assert store.list() == []
         await store.clean_all()
-        assert leftovers(config) == []
-    image = await build("workspace", config, progress)
-    assert store.get("workspace") == image
-    root = store.rootfs(image.digest)
+        assert leftovers(tiny) == []
+
+    image, second = await asyncio.gather(build("tiny", tiny, progress), build("tiny", tiny, progress))
+    assert store.get("tiny") == image == second
+    assert [detail for phase, detail, _ in progress if phase == "fetch"].count("package lists") == 1
+    assert [phase for phase in progress.phases if phase != "wait"] == ["fetch", "unpack", "configure", "wheels", "pack", "import"]
+    assert "wait" in progress.phases
+    assert json.loads((tiny.pool / "images" / image.digest / "image.json").read_text())["digest"] == image.digest
+    assert (store.rootfs(image.digest) / "made").exists()
+    assert leftovers(tiny) == []
+
+    # Built once: the next call answers from the pool, and a lost pool comes back from the cache.
+    progress.clear()
+    assert await build("tiny", tiny, progress) == image and progress == []
+    await asyncio.to_thread(subprocess.run, ["rm", "-rf", str(tiny.pool)], check=True)
+    assert await build("tiny", tiny, progress) == image
+    assert progress.phases == ["import"]
+
+
+async def test_what_the_headless_image_is_made_of(config: Config, progress) -> None:
+    """Built here, unless the test machine has it in its cache already."""
+    shared = dataclasses.replace(config, cache_directory=Config.from_environment().cache_directory)
+    image = await build("workspace", shared, progress)
+    root = ImageStore(shared).rootfs(image.digest)
     for program in ("bash", "tmux", "python3", "git", "ps", "ip"):
         assert os.path.lexists(root / "usr/bin" / program), program
     # Nothing of the host's set-up, and no device, is in it.
@@ -88,37 +138,6 @@ async def test_killed_builds_leave_nothing_and_the_next_one_works(config, progre
     assert not list((root / "var/cache/apt").glob("**/*.deb"))
     assert (root / "etc/machine-id").read_text() == ""
     assert image.size < 300 << 20
-    assert [phase for phase in progress.phases if phase != "wait"] == ["fetch", "unpack", "configure", "wheels", "pack", "import"]
-    assert leftovers(config) == []
-
-    # Built once: the second call answers from the pool, and a lost pool comes back from the cache.
-    progress.clear()
-    assert await build("workspace", config, progress) == image and progress == []
-    await asyncio.to_thread(subprocess.run, ["rm", "-rf", str(config.pool)], check=True)
-    assert await build("workspace", config, progress) == image
-    assert progress.phases == ["import"]
-
-
-@pytest.fixture
-def tiny(config, tmp_path: Path) -> Config:
-    """A recipe with nothing but the base system."""
-    folder = tmp_path / "images/tiny"
-    folder.mkdir(parents=True)
-    (folder / "configure.sh").write_text("test ! -e /proc/net/route || test \"$(wc -l </proc/net/route)\" -le 1\ntouch /made\n")
-    (folder / "recipe.toml").write_text(
-        'name = "tiny"\nsuite = "trixie"\n[packages]\nexclude_paths = ["/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*"]\n'
-        '[build]\nconfigure = "configure.sh"\n[image]\nentrypoint = ["/bin/true"]\n'
-    )
-    return dataclasses.replace(config, images=tmp_path / "images")
-
-
-async def test_concurrent_builds_of_one_image_make_it_once(tiny, progress) -> None:
-    first, second = await asyncio.gather(build("tiny", tiny, progress), build("tiny", tiny, progress))
-    assert first == second
-    assert (ImageStore(tiny).rootfs(first.digest) / "made").exists()
-    assert [detail for phase, detail, _ in progress if phase == "fetch"].count("package lists") == 1
-    assert "wait" in progress.phases
-    assert json.loads((tiny.pool / "images" / first.digest / "image.json").read_text())["digest"] == first.digest
 
 
 async def test_failing_and_cancelled_builds_leave_nothing(tiny, progress) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from engine.client import EngineClient
 # The hook puts tests with an engine of their own first here, too, when tests/engine is not collected.
-from tests.engine.conftest import client, data, engine, pytest_collection_modifyitems, serving, shared_engine  # noqa: F401 - fixtures
+from tests.engine.conftest import client, data, engine, pytest_collection_modifyitems, serving, shared_engine, variables  # noqa: F401 - fixtures
 from tests.engine.support import IMAGE
 
 _HERE = Path(__file__).parent
