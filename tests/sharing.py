@@ -6,11 +6,11 @@ from xdist.scheduler import LoadScopeScheduling
 
 # Directories whose tests share one stack, which takes longer to start than most of them.
 _ONE_STACK = ("e2e", "applications", "agents")
-# What takes longest comes first, so that no process is left with it at the end; all else follows in pytest's own order. Desktops and browsers
-# alternate with what mostly waits, which then fills the pauses of the others.
+# What takes longest comes first, so that no process is left with it at the end; all else follows in pytest's own order. Of the three stacks with
+# desktops two begin, and what mostly waits fills their pauses; the third comes when one of them has ended, which saves memory.
 _LONGEST_FIRST = (
-    "tests/e2e/", "tests/applications/", "tests/fidelity/test_storms", "tests/images/test_build", "tests/judges/test_api", "tests/agents/",
-    "tests/sanitize/", "tests/fidelity/", "tests/pages/test_accessibility", "tests/fuzz/test_native", "tests/faults/", "tests/pages/", "tests/judges/",
+    "tests/e2e/", "tests/applications/", "tests/fidelity/test_storms", "tests/images/test_build", "tests/judges/test_api", "tests/sanitize/",
+    "tests/fidelity/", "tests/agents/", "tests/pages/test_accessibility", "tests/fuzz/test_native", "tests/faults/", "tests/pages/", "tests/judges/",
     "tests/cli/", "tests/engine/", "tests/stream/",
 )  # fmt: skip
 
