@@ -14,11 +14,10 @@ from tests.portal.front import Front
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_no_panel_has_a_serious_barrier(browser: Browser, portal: Portal, front: Front, engine: FakeEngine, scheme: str) -> None:
+async def test_no_panel_has_a_serious_barrier(browser: Browser, portal: Portal, front: Front, engine: FakeEngine) -> None:
     engine.add(name="desk")
     engine.add(name="try", kind="branch", parent="ws-1", generation=1)
-    browsing, page = await Browsing.login(browser, portal, front, color_scheme=scheme)
+    browsing, page = await Browsing.login(browser, portal, front)
     await page.goto(browsing.origin + "/w/ws-2")
     await live(page)
     found: list[str] = []
