@@ -140,13 +140,9 @@ static void emit_breaking(struct batch *batch, const struct file_lock *lock, uin
  * A lease makes its caller the owner whom a break is told, with the number by which it asked (si_fd): so it is taken by the process itself. The owner
  * of the source's is set behind it.
  */
-static void emit_lease(struct plan *plan, const struct file_lock *lock)
+static void emit_lease(struct batch *batch, const struct file_lock *lock)
 {
     const struct description *description = lock->description;
-    /* In a queue, nobody can answer. Without a name nobody can open it either, and what it was made from in the branch is still open. */
-    if (!description->holder || description->st.st_nlink == 0)
-        return;
-    struct batch *batch = plan_own(plan, description->holder);
     const char *what = description_label(description);
     uint64_t fd = (uint64_t)description->holder_fd;
     bool write = lock->breaking ? !lock->to_nothing || (description->flags & O_ACCMODE) != O_RDONLY : lock->write;
@@ -155,6 +151,19 @@ static void emit_lease(struct plan *plan, const struct file_lock *lock)
     if (lock->breaking)
         emit_breaking(batch, lock, fd, what);
     emit_owner(batch, fd, description->owner_pid ? description->owner_type : F_OWNER_PID, description->owner_pid, what);
+}
+
+/* In a queue, nobody can answer. Without a name nobody can open it either, and what it was made from in the branch is still open. */
+static const struct process *taker_of_lease(const struct file_lock *lock)
+{
+    return lock->kind == LOCK_LEASE && lock->description->st.st_nlink > 0 ? lock->description->holder : NULL;
+}
+
+void locks_emit_late_leases(struct batch *batch, const struct process *process)
+{
+    for (int i = 0; i < lock_count; i++)
+        if (process->host_ids && taker_of_lease(&locks[i]) == process)
+            emit_lease(batch, &locks[i]);
 }
 
 static uint64_t whole_file_operation(const struct file_lock *lock)
@@ -186,7 +195,9 @@ void locks_emit(struct plan *plan)
     for (int i = 0; i < lock_count; i++) {
         const struct file_lock *lock = &locks[i];
         if (lock->kind == LOCK_LEASE) {
-            emit_lease(plan, lock);
+            const struct process *taker = taker_of_lease(lock);
+            if (taker && !taker->host_ids)
+                emit_lease(plan_own(plan, taker), lock);
             continue;
         }
         if (lock->kind == LOCK_WHOLE_FILE) {

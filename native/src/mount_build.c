@@ -9,12 +9,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/mount.h>
+#include <linux/securebits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -452,4 +454,23 @@ void mounts_leave(struct batch *batch, const struct mount_world *mounts)
 {
     if (mounts)
         emit_setns(batch, batch->plan->world->mounts->list[0].namespace);
+}
+
+/* Without the fix-ups the capabilities stay; where they do not, whoever the file is to belong to may still make it. */
+struct mount_maker mounts_make_as(struct batch *batch, uid_t uid, gid_t gid)
+{
+    struct mount_maker before;
+    EMIT_FLAGS(batch, "a file's maker", OP_MAY_FAIL, SYS_prctl, PR_SET_SECUREBITS, SECBIT_KEEP_CAPS | SECBIT_NO_SETUID_FIXUP);
+    EMIT(batch, "a file's maker", SYS_setfsgid, gid);
+    before.group = emit_result_cell(batch);
+    EMIT(batch, "a file's maker", SYS_setfsuid, uid);
+    before.user = emit_result_cell(batch);
+    return before;
+}
+
+void mounts_made(struct batch *batch, struct mount_maker before)
+{
+    EMIT_FLAGS(batch, "a file's maker", OP_LOAD(0), SYS_setfsuid, before.user);
+    EMIT_FLAGS(batch, "a file's maker", OP_LOAD(0), SYS_setfsgid, before.group);
+    EMIT_FLAGS(batch, "a file's maker", OP_MAY_FAIL, SYS_prctl, PR_SET_SECUREBITS, SECBIT_KEEP_CAPS);     /* as the restorer has it */
 }

@@ -105,7 +105,12 @@ int mount_copy(const char *path, struct error *err)
     if (copy < 0)
         return fail_errno(err, "cannot copy the mount %s of the source", path);
     struct mount_attr quiet = { .attr_set = MOUNT_ATTR_NOATIME | MOUNT_ATTR_RDONLY, .attr_clr = MOUNT_ATTR__ATIME };
-    if (syscall(SYS_mount_setattr, copy, "", AT_EMPTY_PATH, &quiet, sizeof quiet) < 0) {
+    int set = (int)syscall(SYS_mount_setattr, copy, "", AT_EMPTY_PATH, &quiet, sizeof quiet);
+    if (set < 0 && errno == EPERM) {    /* its access times are locked, having come from a namespace with more rights: they are then recorded */
+        quiet = (struct mount_attr){ .attr_set = MOUNT_ATTR_RDONLY };
+        set = (int)syscall(SYS_mount_setattr, copy, "", AT_EMPTY_PATH, &quiet, sizeof quiet);
+    }
+    if (set < 0) {
         fail_errno(err, "cannot set the copy of the mount %s up", path);
         close(copy);
         return -1;

@@ -73,8 +73,8 @@ static int fill_part(const struct own_part *part, int root, const char *label, s
 }
 
 /*
- * A file system that was mounted in a nested user namespace takes files only from ids which that one knows: for making them this thread is who made its
- * root directory, with all capabilities kept. 0, 0 = itself again.
+ * A file system that was mounted in a nested user namespace takes files only from ids which that one knows: for making them this thread is one of those,
+ * with all capabilities kept. 0, 0 = itself again.
  */
 static int make_files_as(uid_t uid, gid_t gid, struct error *err)
 {
@@ -91,6 +91,14 @@ static int make_files_as(uid_t uid, gid_t gid, struct error *err)
     return 0;
 }
 
+/* The host's number of an id that the namespace knows: root if it does. */
+static uint32_t known_id(const struct namespace *user, bool group)
+{
+    uint32_t inside;
+    const struct id_map *map = group ? &user->gids : &user->uids;
+    return namespace_id_inside(user, group, 0, &inside) || map->count == 0 ? 0 : map->ranges[0].host;
+}
+
 static int fill_parts(const struct world *world, const struct own_system *system, int root, struct error *err)
 {
     for (int i = 0; i < system->part_count; i++)
@@ -101,14 +109,13 @@ static int fill_parts(const struct world *world, const struct own_system *system
 
 static int fill(const struct world *world, struct branch *branch, const struct own_system *system, struct error *err)
 {
-    struct stat st;
+    const struct namespace *user = system->maker->namespace->owner;
+    uint32_t uid = user ? known_id(user, false) : 0, gid = user ? known_id(user, true) : 0;
     AUTO_CLOSE int root = (int)syscall(SYS_pidfd_getfd, branch->init_pidfd, (int)aux_slot(world, system->slot), 0);
     if (root < 0)
         return fail_errno(err, "%s: cannot reach the file system for %s", branch->id, system->mount->point);
-    if (fstat(root, &st) < 0)
-        return fail_errno(err, "%s: cannot look at the file system for %s", branch->id, system->mount->point);
-    bool other = st.st_uid != 0 || st.st_gid != 0;
-    if (other && make_files_as(st.st_uid, st.st_gid, err) < 0)
+    bool other = uid != 0 || gid != 0;
+    if (other && make_files_as(uid, gid, err) < 0)
         return -1;
     int status = fill_parts(world, system, root, err);
     return other && make_files_as(0, 0, err) < 0 ? -1 : status;

@@ -92,6 +92,13 @@ void mounts_emit_terminals(struct plan *plan);
 /* Around ops of pid 1 that open a file by its path: nothing is emitted for NULL. */
 void mounts_enter(struct batch *batch, const struct mount_world *mounts);
 void mounts_leave(struct batch *batch, const struct mount_world *mounts);
+/*
+ * Between the two, around the making of files that are to be this user's: a file system of a nested user namespace takes none from ids that it does not
+ * know. Returns what the end wants back.
+ */
+struct mount_maker { uint64_t user, group; };
+struct mount_maker mounts_make_as(struct batch *batch, uid_t uid, gid_t gid);
+void mounts_made(struct batch *batch, struct mount_maker before);
 /* Choose where a file without a name is made in a file system of a nested namespace: ghost->place, or NULL. `number` is its own among all. */
 struct ghost;
 void mounts_place_ghost(const struct world *world, struct ghost *ghost, int number);

@@ -96,9 +96,15 @@ static int take_address(struct nlmsghdr *message, void *to, struct error *err)
     struct rtattr *flags = (struct rtattr *)network_attribute(message, sizeof *address, IFA_FLAGS);
     if (!(address->ifa_flags & IFA_F_PERMANENT) || (int)address->ifa_index == network->way_out || (network->own && comes_with_loopback(address, message)))
         return 0;
-    if (address->ifa_family == AF_INET6 && flags && RTA_PAYLOAD(flags) == sizeof(uint32_t))
+    bool told = address->ifa_family == AF_INET6 && flags && RTA_PAYLOAD(flags) == sizeof(uint32_t);
+    uint32_t had = told ? *(uint32_t *)RTA_DATA(flags) : 0;
+    if (told)
         *(uint32_t *)RTA_DATA(flags) |= IFA_F_NODAD;
     keep(to, message, RTM_NEWADDR, MESSAGE_ADDRESS);
+    if (told && !(had & (IFA_F_NODAD | IFA_F_TENTATIVE))) {     /* it is in use then, and once more without that flag */
+        *(uint32_t *)RTA_DATA(flags) = had;
+        keep(to, message, RTM_NEWADDR, MESSAGE_ADDRESS);
+    }
     return 0;
 }
 

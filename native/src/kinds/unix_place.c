@@ -169,8 +169,14 @@ static void emit_bind(struct batch *batch, struct unix_place *place, const struc
 
 void unix_place_bind(struct batch *batch, struct unix_place *place, const struct unix_name *name, uint64_t fd, const char *what)
 {
+    bool theirs = place && place->mounts && place->in_place;
+    struct mount_maker before = { 0, 0 };
     mounts_enter(batch, place ? place->mounts : NULL);
+    if (theirs)
+        before = mounts_make_as(batch, place->uid, place->gid);
     emit_bind(batch, place, name, fd, what);
+    if (theirs)
+        mounts_made(batch, before);
     mounts_leave(batch, place ? place->mounts : NULL);
 }
 

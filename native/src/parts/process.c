@@ -1,5 +1,6 @@
 /* Of the process: dumpable, child subreaper, huge pages, memory merging, the OOM killer's adjustment; and the death signal of each thread. */
 #include "parts.h"
+#include "../locks.h"
 #include "../proc.h"
 
 #include <fcntl.h>
@@ -159,6 +160,8 @@ static int after_credentials_emit(struct batch *batch, const struct thread *thre
         EMIT(batch, "death signal", SYS_prctl, PR_SET_PDEATHSIG, (uint64_t)thread->attributes->death_signal);
     if (thread == &process->threads[0])
         EMIT(batch, "dumpable", SYS_prctl, PR_SET_DUMPABLE, (uint64_t)(process->state->dumpable % DUMPABLE_BY_ROOT_ONLY));
+    if (thread == &process->threads[0])
+        locks_emit_late_leases(batch, process);
     return 0;
 }
 

@@ -1,10 +1,13 @@
 /*
  * A sandbox as an ordinary user makes one, whose user namespace knows no root outside: a tmpfs with content, and a devpts with terminals of its own,
- * numbered like those of the workspace; one of them controls a session there.
+ * numbered like those of the workspace; one of them controls a session there. Sockets with names in the tmpfs, a lease on a file; and in a sandbox within the
+ * sandbox, where the tmpfs is locked, it is there, too.
  */
 #include "mounts.h"
 
 #include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <termios.h>
 
 #define HERE FIDELITY_DIRECTORY "user"
@@ -85,6 +88,50 @@ static void __attribute__((noreturn)) lead_session(struct terminal terminal, int
     _exit(right ? 0 : 1);
 }
 
+static struct sockaddr_un address_of(const char *path)
+{
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    return address;
+}
+
+static int bind_socket(int type, const char *path)
+{
+    struct sockaddr_un address = address_of(path);
+    int made = MUST(socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
+    MUST(bind(made, (void *)&address, sizeof address));
+    MUST(chmod(path, 0640));
+    return made;
+}
+
+static void check_sockets(int listener, int receiver)
+{
+    char text[8] = "";
+    struct sockaddr_un stream = address_of(HERE "/memory/stream"), datagram = address_of(HERE "/memory/datagram");
+    int client = MUST(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)), sender = MUST(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    MUST(connect(client, (void *)&stream, sizeof stream));
+    int server = MUST(accept(listener, NULL, NULL));
+    MUST(write(client, "hello", 5));
+    CHECK(read(server, text, sizeof text) == 5 && memcmp(text, "hello", 5) == 0, "the stream brings \"%.8s\"", text);
+    MUST(sendto(sender, "letter", 6, 0, (void *)&datagram, sizeof datagram));
+    CHECK(recv(receiver, text, sizeof text, MSG_DONTWAIT) == 6 && memcmp(text, "letter", 6) == 0, "the datagram is \"%.8s\"", text);
+    struct stat st;
+    MUST(stat(HERE "/memory/datagram", &st));
+    CHECK(S_ISSOCK(st.st_mode) && (st.st_mode & 0777) == 0640 && st.st_uid == 0, "the socket file has mode %o and owner %u", st.st_mode, st.st_uid);
+}
+
+/* A sandbox in the sandbox: what is mounted around cannot be changed there. */
+static void __attribute__((noreturn)) live_within(int ready)
+{
+    enter_namespaces(0);
+    MUST(mount("within", HERE "/pts", "tmpfs", 0, NULL));
+    make_file(HERE "/pts/within", "within", 0600);
+    MUST(write(ready, "w", 1));
+    fidelity_await_go();
+    bool right = strcmp(fidelity_file(HERE "/memory/directory/inner"), "inner") == 0;
+    _exit(right && strcmp(fidelity_file(HERE "/pts/within"), "within") == 0 ? 0 : 1);
+}
+
 static void make_content(void)
 {
     make_file(HERE "/memory/file", "content", 0640);
@@ -122,6 +169,7 @@ static void check_content(int gone)
 
 int main(void)
 {
+    umask(0);
     MUST(mkdir(HERE, 0777));
     MUST(mkdir(HERE "/memory", 0777));
     MUST(mkdir(HERE "/pts", 0777));
@@ -141,6 +189,10 @@ int main(void)
     struct terminal same = open_numbered(outer.index), session = open_terminal(HERE "/pts/ptmx", HERE "/pts");
     say(outer, "outside");
     say(same, "inside");
+    int listener = bind_socket(SOCK_STREAM, HERE "/memory/stream"), receiver = bind_socket(SOCK_DGRAM, HERE "/memory/datagram");
+    MUST(listen(listener, 4));
+    int leased = MUST(open(HERE "/leased", O_RDONLY | O_CREAT | O_CLOEXEC, 0600));
+    MUST(fcntl(leased, F_SETLEASE, F_RDLCK));
     int ready[2];
     char byte;
     MUST(pipe(ready));
@@ -148,11 +200,18 @@ int main(void)
     if (leader == 0)
         lead_session(session, ready[1]);
     MUST(read(ready[0], &byte, 1));
+    pid_t within = fidelity_fork();
+    if (within == 0)
+        live_within(ready[1]);
+    MUST(read(ready[0], &byte, 1));
 
     fidelity_ready();
     fidelity_await_go();
     check_content(gone);
+    check_sockets(listener, receiver);
+    CHECK(fcntl(leased, F_GETLEASE) == F_RDLCK, "the lease is %d", fcntl(leased, F_GETLEASE));
     fidelity_expect_exit(leader, 0);
+    fidelity_expect_exit(within, 0);
     expect(outer, "outside");
     expect(same, "inside");
     struct stat st, other;
