@@ -33,6 +33,8 @@ from portal.api.workspaces import Workspaces
 from portal.builds import Builds
 from portal.channels import Channels
 from portal.commands import Commands
+from portal.cua.commands import Commands as CuaCommands
+from portal.cua.face import Cua
 from portal.database import Database
 from portal.e2b.face import E2b
 from portal.e2b.metadata import Metadata
@@ -117,6 +119,8 @@ class Control:
         self._events = Events(self.feed, self.owners, self.access.endings)
         self._mcp = Mcp(self.identity, places.control_socket)
         self._rates = rates
+        cua = CuaCommands(self._actions, self.node, self._inside, self._router, rates)
+        self._cua = Cua(cua, self.identity, self._router, self.access.endings, self.feed)
         self._terminals = Terminals(self._inside, self.access.endings, self.identity, self._router)
         self._commands = Commands(self._inside, self.access.endings, self.identity, self._router, rates)
         self._channels = Channels(self._actions, self.node, self.feed, self.leases, self.access.endings, self.identity, self._router)
@@ -139,12 +143,12 @@ class Control:
         administration = Administration(self.settings, self.quotas, self.feed, self.owners, self.viewers, places.run, places.audit)
         control = api_control.Control(self.leases, self.lifetimes)
         operations = Operations(self.database, self.feed, self._metrics)
-        inside = [Ports(self._inside), files, Screens(self.node), Accessibility(self.node), self._actions, Models(self._actions, self.node), self._executions, self._events]
+        inside = [Ports(self._inside), files, Screens(self.node), Accessibility(self.node), self._actions, Models(self._actions, self.node), self._executions, self._events, self._cua]
         parts = [logins, workspaces, control, Images(self.builds), administration, operations, *inside]
         parts += [Account(self.access, passwords, self.tickets), Users(self.access, passwords, self.quotas), Tokens(self.access), shares]
         routes = [route for part in parts for route in part.routes()]
         operations.describe(routes)
-        for part in (logins, by_provider, shares, operations):
+        for part in (logins, by_provider, shares, operations, self._cua):
             app.add_routes(part.open_routes())
         app.add_routes([*pages.routes(), *self._live.routes(), *self._mcp.routes(), *self._terminals.routes(), *self._commands.routes(), *self._channels.routes(), *files.form_routes()])
         app.add_routes(self._router.bind(routes))
@@ -163,7 +167,7 @@ class Control:
         return account is not None and account.role is Role.ADMIN
 
     async def _close_pages(self, _: web.Application) -> None:
-        closing = (self._live, self._mcp, self._terminals, self._commands, self._channels, self._events, self._e2b)
+        closing = (self._live, self._mcp, self._terminals, self._commands, self._channels, self._events, self._e2b, self._cua)
         await asyncio.gather(*(part.close() for part in closing))
 
     async def open(self) -> None:

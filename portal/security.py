@@ -23,7 +23,7 @@ _SAFE = {"GET", "HEAD", "OPTIONS"}
 _LONGEST_SECRET = 128
 
 # Faces for programs that show a key of their own in a header, which no page of another site can make a browser send. No cookie counts there.
-_BY_KEY = "/e2b/"
+_BY_KEY = ("/e2b/", "/cmd")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -1,0 +1,1 @@
+"""What cua's computer client asks of a computer: docs/reference/cua.md."""
