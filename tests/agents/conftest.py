@@ -1,18 +1,23 @@
 """One engine with the desktop image and one desktop for all tests of agents' input; what a test forks is removed after it.
 
 `desk`   a real desktop: `.act()`, `.shell()`, `.editor()`, `.watch()`
+`stack`  both processes of the portal before the engine
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 
 import pytest
 
 from engine.client import EngineClient
+from portal.setup import prepare
 from tests.agents.desk import Desk
 from tests.engine.support import Engine, host_counted, own_engine
 from tests.leaks import LeakCounter
+from tests.stream.stack import Stack, until
 
 IMAGE = "webtop-xfce"
 SOURCE = "source"
@@ -54,3 +59,22 @@ async def desk(client: EngineClient) -> AsyncIterator[Desk]:
     yield made
     await client.release(SOURCE)
     await made.shell("setxkbmap us; pkill -9 mousepad; pkill -9 xev; true")
+
+
+@pytest.fixture
+async def stack(engine: Engine) -> AsyncIterator[Stack]:
+    """Both processes of the portal, before the real engine."""
+    config = replace(engine.config, portal_user="root")
+    PASSWORDS[engine] = (await asyncio.to_thread(prepare, config)).password or PASSWORDS[engine]
+    made = Stack(config, PASSWORDS[engine], 1, {})
+    try:
+        await made.start("control")
+        await made.start("stream", "--workers", "1", "--bind", "127.0.0.1")
+        await until(made.watching)
+        yield made
+    finally:
+        await made.stop()
+
+
+# The first password is told once.
+PASSWORDS: dict[Engine, str] = {}

@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,8 @@ from PIL import Image
 from engine.client import EngineClient
 from engine.config import REPO
 from portal.hosts import PORTAL_HOST
-from portal.setup import prepare
 from tests.agents.desk import Desk, eventually
-from tests.agents.test_portal import PASSWORDS
-from tests.engine.support import Engine
-from tests.stream.stack import Stack, until
+from tests.stream.stack import Stack
 
 pytestmark = [pytest.mark.desktop, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -72,22 +68,6 @@ def opened(image: list[str]) -> Image.Image:
     made = Image.open(io.BytesIO(data))
     assert f"image/{(made.format or '').lower()}" == image[0]
     return made.convert("RGB")
-
-
-@pytest.fixture
-async def stack(engine: Engine) -> AsyncIterator[Stack]:
-    """Both processes of the portal, before the real engine."""
-    config = replace(engine.config, portal_user="root")
-    # The first password is told once.
-    PASSWORDS[engine] = (await asyncio.to_thread(prepare, config)).password or PASSWORDS[engine]
-    made = Stack(config, PASSWORDS[engine], 1, {})
-    try:
-        await made.start("control")
-        await made.start("stream", "--workers", "1", "--bind", "127.0.0.1")
-        await until(made.watching)
-        yield made
-    finally:
-        await made.stop()
 
 
 @contextlib.asynccontextmanager

@@ -15,6 +15,7 @@ from PIL import Image
 from portal.app import Options
 from portal.control import serving
 from portal.setup import prepare
+from tests.agents.conftest import PASSWORDS
 from tests.agents.desk import Desk, eventually
 from tests.engine.support import Engine
 from tests.portal.conftest import Client, Portal
@@ -34,10 +35,6 @@ async def portal(engine: Engine) -> AsyncIterator[Portal]:
         await eventually("the portal sees the engine", lambda: _up(served))
         yield served
         await served.close()
-
-
-# The first password is told once.
-PASSWORDS: dict[Engine, str] = {}
 
 
 async def _up(portal: Portal) -> bool:

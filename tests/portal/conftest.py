@@ -2,6 +2,7 @@
 
 `engine`   a fake engine that behaves (tests/portal/fake_engine.py says how it can be made not to)
 `portal`   the control process's two sockets, served in this process, with a client for each: `.client()`, `.private()`, `.login()`
+`front`    TLS and hosts before it, as the stream process does, for clients of others
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from portal.node import Patience
 from portal.places import Places
 from portal.setup import prepare
 from tests.portal.fake_engine import FakeEngine
+from tests.portal.front import Front
 
 HOST = "tclone.localhost:8443"
 ORIGIN = f"https://{HOST}"
@@ -203,4 +205,10 @@ async def served(config: Config, options: Options) -> AsyncIterator[Portal]:
 @pytest.fixture
 async def portal(config: Config, options: Options, engine: FakeEngine) -> AsyncIterator[Portal]:
     async with served(config, options) as made:
+        yield made
+
+
+@pytest.fixture
+async def front(portal: Portal) -> AsyncIterator[Front]:
+    async with Front(portal.places) as made:
         yield made

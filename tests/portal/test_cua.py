@@ -16,7 +16,7 @@ from tests.portal.conftest import Portal
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.test_actions import program
 
-SCRIPT = Path(__file__).with_name("cua_wire.py")
+SCRIPT = Path(__file__).parent / "clients/cua_wire.py"
 CUA = "/api/v1/workspaces/ws-1/cua"
 ACTED = [
     "click", "click", "move", "mouse_down", "move", "mouse_up", "drag", "scroll", "scroll", "type", "set_clipboard", "key", "key", "key",

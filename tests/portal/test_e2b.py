@@ -12,7 +12,7 @@ from tests.portal.fake_engine import FakeEngine
 from tests.portal.front import Front
 from tests.portal.test_actions import program
 
-SCRIPT = Path(__file__).with_name("e2b_wire.py")
+SCRIPT = Path(__file__).parent / "clients/e2b_wire.py"
 
 
 async def key(portal: Portal, person: object, name: str, *scopes: str) -> str:
