@@ -48,7 +48,7 @@ class Files:
             Route("GET", one + "/files", Scope.READ, self._list, "A directory's entries", answers={200: "the directory"}, query=PATH),
             Route("DELETE", one + "/files", Scope.CONTROL, self._remove, "Remove a file or directory", answers={204: "it is gone"},
                   query=PATH | {"recursive": flag("a directory and all that is in it")}, acts=True),
-            Route("POST", one + "/directories", Scope.CONTROL, self._make, "Make a directory", answers={201: "its entry"}, query=PATH, acts=True),
+            Route("POST", one + "/directories", Scope.CONTROL, self._make, "Make a directory", answers={201: "its entry"}, query=PATH, acts=True, once="kept"),
             Route("GET", one + "/file", Scope.READ, self._read, "Download a file; ranges and HEAD work", content=(_BYTES,), answers={200: "its bytes", 206: "some of them", 304: "it is still the one of If-None-Match"}, query=PATH),
             Route("PUT", one + "/file", Scope.CONTROL, self._write, "Upload a file: its bytes as the body", answers={201: "its entry"},
                   takes=_BYTES, query=PATH | {"overwrite": flag("in place of a file that is there")}, acts=True),
@@ -61,13 +61,13 @@ class Files:
         return web.json_response(await self._inside.list_files(call.workspace, path_of(call.request)))
 
     async def _make(self, call: Call) -> web.Response:
-        made = await self._inside.make_directory(call.workspace, path_of(call.request))
-        audit.record("make-directory", user=call.principal.user, workspace=call.workspace)
+        with audit.outcome("make-directory", call.principal, call.workspace):
+            made = await self._inside.make_directory(call.workspace, path_of(call.request))
         return web.json_response(made, status=201)
 
     async def _remove(self, call: Call) -> web.Response:
-        await self._inside.remove_file(call.workspace, path_of(call.request), switch(call.request, "recursive"))
-        audit.record("remove-file", user=call.principal.user, workspace=call.workspace)
+        with audit.outcome("remove-file", call.principal, call.workspace):
+            await self._inside.remove_file(call.workspace, path_of(call.request), switch(call.request, "recursive"))
         return web.Response(status=204)
 
     async def _read(self, call: Call) -> web.StreamResponse:
@@ -100,8 +100,9 @@ class Files:
             raise WrongType(f"the body is of type {request.content_type}; send a file with Content-Type: {_BYTES}")
         overwrite = switch(request, "overwrite")
         pieces = _pieces(request)
-        entry = await self._inside.write_file(call.workspace, path_of(request), pieces, request.content_length, overwrite)
-        audit.record("upload", user=call.principal.user, workspace=call.workspace, size=entry.get("size"))
+        with audit.outcome("upload", call.principal, call.workspace) as told:
+            entry = await self._inside.write_file(call.workspace, path_of(request), pieces, request.content_length, overwrite)
+            told["size"] = entry.get("size")
         return web.json_response(entry, status=201)
 
     async def _changes(self, call: Call) -> web.StreamResponse:

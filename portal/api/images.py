@@ -19,7 +19,7 @@ class Images:
     def routes(self) -> list[Route]:
         return [
             Route("GET", "/images", Scope.READ, self._list, "Images, built or not, with builds under way", answers={200: "a list"}),
-            Route("POST", "/images/{name}/build", Scope.ADMIN, self._build, "Begin to build an image", answers={202: "progress comes by /ws"}),
+            Route("POST", "/images/{name}/build", Scope.ADMIN, self._build, "Begin to build an image", answers={202: "progress comes by /ws"}, once="memory"),
         ]
 
     async def _list(self, _: Call) -> web.Response:

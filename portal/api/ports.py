@@ -21,7 +21,7 @@ class Ports:
         one = "/workspaces/{id}"
         return [
             Route("GET", one + "/listeners", Scope.READ, self._listeners, "Servers that listen inside", answers={200: "listeners"}),
-            Route("POST", one + "/ports/{port}", Scope.CONTROL, self._publish, "Publish a port", answers={201: "container and host port"}),
+            Route("POST", one + "/ports/{port}", Scope.CONTROL, self._publish, "Publish a port", answers={201: "container and host port"}, once="kept"),
             Route("DELETE", one + "/ports/{port}", Scope.CONTROL, self._unpublish, "Stop publishing a port", answers={204: "it is closed"}),
             Route("GET", one + "/stats", Scope.READ, self._stats, "Memory, disk, processor time", answers={200: "the figures"}),
         ]
@@ -31,14 +31,15 @@ class Ports:
 
     async def _publish(self, call: Call) -> web.Response:
         port = _port(call)
-        made = await self._inside.publish(call.workspace, port)
-        audit.record("publish", user=call.principal.user, workspace=call.workspace, port=port, host=made.get("host"))
+        with audit.outcome("publish", call.principal, call.workspace, port=port) as told:
+            made = await self._inside.publish(call.workspace, port)
+            told["host"] = made.get("host")
         return web.json_response(made, status=201)
 
     async def _unpublish(self, call: Call) -> web.Response:
         port = _port(call)
-        await self._inside.unpublish(call.workspace, port)
-        audit.record("unpublish", user=call.principal.user, workspace=call.workspace, port=port)
+        with audit.outcome("unpublish", call.principal, call.workspace, port=port):
+            await self._inside.unpublish(call.workspace, port)
         return web.Response(status=204)
 
     async def _stats(self, call: Call) -> web.Response:

@@ -54,7 +54,7 @@ class Shares:
         many = "/workspaces/{id}/shares"
         return [
             Route("GET", many, Scope.READ, self._list, "A workspace's share links and their viewers", answers={200: "a list of links, without their secrets"}),
-            Route("POST", many, Scope.CONTROL, self._create, "Make a link for watching", NewShare, {201: "the link, shown this once"}),
+            Route("POST", many, Scope.CONTROL, self._create, "Make a link for watching", NewShare, {201: "the link, shown this once"}, once="memory"),
             Route("DELETE", many + "/{share}", Scope.CONTROL, self._revoke, "Revoke a link", answers={204: "its viewers are out"}),
         ]
 

@@ -70,7 +70,7 @@ class Cua:
         path = "/workspaces/{id}/cua"
         return [
             Route("GET", path, Scope.READ, self._show, "Where cua's client finds it without a token", answers={200: Opened}),
-            Route("POST", path, Scope.CONTROL, self._open, "Let cua's client in at a loopback address, without a token", Wanted, {201: Opened}, acts=True),
+            Route("POST", path, Scope.CONTROL, self._open, "Let cua's client in at a loopback address, without a token", Wanted, {201: Opened}, acts=True, once="memory"),
             Route("DELETE", path, Scope.CONTROL, self._shut, "Let it in there no more", answers={204: "it is closed"}),
         ]
 

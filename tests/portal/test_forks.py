@@ -137,3 +137,14 @@ async def test_pause_and_resume(portal: Portal, engine: FakeEngine) -> None:
     assert (await posted(agent, ONE + "/resume", {}))[1]["paused"] is False
     tokens = await (await person.request("GET", "/api/v1/tokens")).json()
     assert [(entry["outcome"], entry["token"]) for entry in await entries(person, "pause")] == [("ok", tokens[0]["id"])]
+
+
+async def test_every_verb_that_makes_something_takes_a_key(portal: Portal, engine: FakeEngine) -> None:
+    engine.add()
+    person = await portal.login()
+    agent = await program(portal, person, "admin")
+    for path, body in ((ONE + "/ports/9100", None), (ONE + "/directories?path=/made", None), ("/api/v1/images/workspace/build", None), (ONE + "/shares", {"label": "x"})):
+        answers = [await agent.request("POST", path, body, headers={"Idempotency-Key": "k"}) for _ in range(2)]
+        assert [answer.status for answer in answers] == [answers[0].status] * 2 and answers[0].status < 300, path
+        assert await answers[0].text() == await answers[1].text() and answers[1].headers["Idempotent-Replayed"] == "true", path
+    assert [(entry["outcome"], entry["port"]) for entry in await entries(person, "publish")] == [("ok", 9100)]
