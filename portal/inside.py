@@ -11,11 +11,15 @@ import aiohttp
 
 from engine.account import DESKTOP_USER
 from engine.client import ExecSession
+from engine.errors import LimitReached
 from portal.errors import BadAnswer
 from portal.node import Node, translated
 
 # A login shell of whoever the desktop belongs to; images need not have bash.
 _SHELL = ["/bin/sh", "-c", "cd; if [ -x /bin/bash ]; then exec /bin/bash -l; fi; exec /bin/sh -l"]
+# Of a command whose output is answered as a whole.
+_MOST_OUTPUT = 8 << 20
+_PIECE = 256 << 10
 # Of the engine's answer to a read that the browser may know.
 _READ_HEADERS = ("Content-Length", "Content-Range", "Accept-Ranges", "ETag", "Last-Modified")
 
@@ -89,8 +93,21 @@ class Inside:
                 yield session
 
     async def run(self, identity: str, argv: list[str], *, stdin: bytes = b"", **options: Any) -> tuple[int, bytes, bytes]:
-        """Run a short command to its end: (status, stdout, stderr)."""
-        return await self._node.bounded(self._node.client.run(identity, argv, stdin=stdin, **options), work=True)
+        """Run a command to its end: (status, stdout, stderr). Raises LimitReached when it says more than 8 MiB: it is ended then."""
+        return await self._node.bounded(self._collected(identity, argv, stdin, options), work=True)
+
+    async def _collected(self, identity: str, argv: list[str], stdin: bytes, options: dict[str, Any]) -> tuple[int, bytes, bytes]:
+        outputs = {1: bytearray(), 2: bytearray()}
+        async with self.command(identity, argv, **options) as session:
+            # The engine takes messages of up to 4 MiB.
+            for start in range(0, len(stdin), _PIECE):
+                await session.write(stdin[start : start + _PIECE])
+            await session.close_stdin()
+            async for stream, data in session.output():
+                outputs[stream] += data
+                if sum(len(output) for output in outputs.values()) > _MOST_OUTPUT:
+                    raise LimitReached(f"the command says more than {_MOST_OUTPUT >> 20} MiB; have its output streamed, or written to a file")
+            return session.exit_code(), bytes(outputs[1]), bytes(outputs[2])
 
 
 def read_headers(answer: aiohttp.ClientResponse) -> dict[str, str]:

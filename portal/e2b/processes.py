@@ -19,7 +19,7 @@ from portal.e2b.desktop import Desktop
 from portal.e2b.keys import Keys
 from portal.e2b.running import Event, Processes, Running, Wanted
 from portal.e2b.sandboxes import PREFIX
-from portal.errors import Malformed, PortalError
+from portal.errors import Malformed, NotThere, PortalError
 from portal.inside import Inside
 from portal.principal import Principal, Scope
 from portal.rates import Rates
@@ -100,7 +100,11 @@ class ProcessService:
             content = base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
             raise Malformed("input must be base64") from None
-        await self._processes.find(workspace, message.get("process")).session.write(content)
+        found = self._processes.find(workspace, message.get("process"))
+        try:
+            await found.session.write(content)
+        except ConnectionError:
+            raise NotThere(f"process {found.pid} of {workspace} has just ended") from None
         return {}
 
     async def _close(self, request: web.Request, principal: Principal, workspace: str, message: dict[str, Any]) -> dict[str, Any]:

@@ -55,6 +55,10 @@ async def test_the_client_as_it_is_by_token(portal: Portal, engine: FakeEngine) 
     assert refused["success"] is False and refused["code"] == "bad_request"
     for wrong, status in ((shown | {"X-API-Key": "tct_x"}, 401), (shown | {"X-API-Key": None}, 401), (shown | {"X-Container-Name": "desk"}, 400)):
         assert (await agent.request("POST", "/cmd", {"command": "version"}, headers=wrong)).status == status
+    # What a command says is held in memory: not without end.
+    engine.inside.says, engine.inside.exits = [(1, b"x" * (1 << 20))] * 9, None
+    loud = json.loads((await (await agent.request("POST", "/cmd", {"command": "run_command", "params": {"command": "yes"}}, headers=shown)).text())[6:])
+    assert loud["success"] is False and loud["code"] == "limit" and engine.inside.open_shells == 0
     stranger = await program(portal, await portal.user(await portal.login(), "other"), "control")
     theirs: dict[str, str | None] = {**shown, "X-API-Key": stranger._token}  # type: ignore[attr-defined]
     assert (await stranger.request("POST", "/cmd", {"command": "version"}, headers=theirs)).status == 404

@@ -52,6 +52,8 @@ async def main():
     await both[0].write_bytes("/home/user/blob", b"more", append=True)
     assert await both[0].read_bytes("/home/user/blob") == bytes(range(256)) * 100 + b"more"
     assert await both[0].read_bytes("/home/user/blob", offset=25600, length=2) == b"mo"
+    await both[0].write_bytes("/home/user/blob", b"x" * 5_000_000, append=True)
+    assert await both[0].get_file_size("/home/user/blob") == 25604 + 5_000_000
     assert not await both[1].file_exists("/home/user/blob")
     for one in both:
         one.close()
