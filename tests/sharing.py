@@ -6,10 +6,11 @@ from xdist.scheduler import LoadScopeScheduling
 
 # Directories whose tests share one stack, which takes longer to start than most of them.
 _ONE_STACK = ("e2e", "applications", "agents")
-# What takes longest comes first, so that no process is left with it at the end; all else follows in pytest's own order. Of the three stacks with
-# desktops two begin, and what mostly waits fills their pauses; the third comes when one of them has ended, which saves memory.
+# What takes longest comes first, so that no process is left with it at the end; all else follows in pytest's own order. Each stack with desktops
+# begins when the image of the one before is there: one image is installed at a time, three minutes each where none is in the cache. And fewer
+# desktops at once take less memory.
 _LONGEST_FIRST = (
-    "tests/e2e/", "tests/applications/", "tests/fidelity/test_storms", "tests/images/test_build", "tests/judges/test_api", "tests/sanitize/",
+    "tests/e2e/", "tests/fidelity/test_storms", "tests/images/test_build", "tests/applications/", "tests/judges/test_api", "tests/sanitize/",
     "tests/fidelity/", "tests/agents/", "tests/pages/test_accessibility", "tests/fuzz/test_native", "tests/faults/", "tests/pages/", "tests/judges/",
     "tests/cli/", "tests/engine/", "tests/stream/",
 )  # fmt: skip
