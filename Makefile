@@ -3,6 +3,7 @@
 # make down    stop TClone and remove its workspaces
 # make bench   benchmarks
 # make bench-stream   the portal's streams beside other proxies
+# make bench-agents   agents that try before they decide, over forks and over fresh containers
 # make soak    fork one desktop 500 times on a busy machine (15 minutes)
 # make clean   remove what was built here; workspaces, images and settings in TCLONE_DATA stay
 SHELL := /bin/bash
@@ -17,7 +18,7 @@ PYTEST_ARGS ?=
 export TCLONE_VENV := $(VENV)
 
 help:
-	@sed -n 's/^# //p' Makefile | head -7
+	@sed -n 's/^# //p' Makefile | head -8
 
 up: setup
 	$(TCLONE) up --detach --image $(IMAGE)
@@ -73,6 +74,9 @@ bench-stream: test-setup
 	@scripts/setup rivals
 	TCLONE_CACHE=$(TCLONE_TEST_CACHE) $(PYTHON) bench/stream.py
 
+bench-agents: test-setup
+	TCLONE_CACHE=$(TCLONE_TEST_CACHE) $(PYTHON) bench/osworld.py
+
 soak: test-setup
 	TCLONE_CACHE=$(TCLONE_TEST_CACHE) $(PYTHON) bench/soak.py
 
@@ -81,4 +85,4 @@ clean:
 	[ ! -f native/Makefile ] || $(MAKE) --no-print-directory -C native clean
 	find engine portal tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help up down setup packages packages-test venv venv-test native web link judges clients rivals test-setup test bench bench-stream soak clean
+.PHONY: help up down setup packages packages-test venv venv-test native web link judges clients rivals test-setup test bench bench-stream bench-agents soak clean

@@ -169,7 +169,7 @@ class Api:
 
     async def _launch(self, request: web.Request) -> web.Response:
         body = await _json_body(request)
-        _only(body, "request_id", "image", "name", "ports", "env", "memory", "shm", "pids", "disk", "network", "command")
+        _only(body, "request_id", "image", "name", "ports", "env", "memory", "shm", "pids", "disk", "network", "command", "osworld")
         if request.query.get("wait", "ready") != "ready":
             raise BadRequest("wait can only be `ready`")
         launch = _launch_of(body)
@@ -364,6 +364,8 @@ def _launch_of(body: dict[str, Any]) -> Launch:
         raise BadRequest("image must name an image; `tclone image ls` lists them")
     network = check_network(body.get("network", "open"))
     disk = body.get("disk")
+    if not isinstance(body.get("osworld", False), bool):
+        raise BadRequest("osworld must be true or false")
     memory, pids, shm, name = body.get("memory"), body.get("pids"), body.get("shm"), body.get("name")
     return Launch(
         image=image,
@@ -376,6 +378,7 @@ def _launch_of(body: dict[str, Any]) -> Launch:
         disk=None if disk is None else check_integer(disk, "disk (bytes)", MIN_DISK, 1 << 50),
         shm=None if shm is None else check_integer(shm, "shm (bytes)", MIN_SHM, 1 << 50),
         command=None if body.get("command") is None else check_argv(body["command"], "command"),
+        osworld=body.get("osworld", False),
     )
 
 

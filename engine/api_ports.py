@@ -11,11 +11,11 @@ from engine import listeners
 from engine.errors import BadRequest, Conflict
 from engine.manager import Manager
 from engine.network import PortRequest
-from engine.workspace import State, Workspace, check_integer
+from engine.workspace import CHROMIUM, OSWORLD_PORTS, State, Workspace, check_integer
 
 
 class PortRoutes:
-    """`GET …/listeners`, `POST|DELETE …/ports/{port}`."""
+    """`GET …/listeners`, `POST|DELETE …/ports/{port}`, `POST|DELETE …/osworld`."""
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
@@ -26,6 +26,8 @@ class PortRoutes:
             web.get(one + "/listeners", self._list),
             web.post(one + "/ports/{port}", self._publish),
             web.delete(one + "/ports/{port}", self._unpublish),
+            web.post(one + "/osworld", self._open_osworld),
+            web.delete(one + "/osworld", self._close_osworld),
         ]
 
     async def _list(self, request: web.Request) -> web.Response:
@@ -50,17 +52,45 @@ class PortRoutes:
         await asyncio.shield(self._manager.background(self._unpublished(workspace, container)))
         return web.Response(status=204)
 
-    def _target(self, request: web.Request) -> tuple[Workspace, int]:
+    async def _open_osworld(self, request: web.Request) -> web.Response:
+        workspace = self._present(request)
+        if not workspace.desktop:
+            raise Conflict(f"osworld needs a desktop, and image {workspace.image} of {workspace.id} is headless")
+        if workspace.osworld is None and str(CHROMIUM) in workspace.ports:
+            raise Conflict(f"port {CHROMIUM} of {workspace.id} is open to the network; unpublish it first, since a debugging port has no login")
+        await asyncio.shield(self._manager.background(self._with_osworld(workspace)))
+        return web.json_response(workspace.public(), status=201)
+
+    async def _close_osworld(self, request: web.Request) -> web.Response:
+        workspace = self._present(request)
+        await asyncio.shield(self._manager.background(self._without_osworld(workspace)))
+        return web.Response(status=204)
+
+    def _present(self, request: web.Request) -> Workspace:
         workspace = self._manager.find(request.match_info["ref"])
         if workspace.state in (State.REMOVING, State.GONE):
             raise Conflict(f"{workspace.id} is being removed")
+        return workspace
+
+    async def _with_osworld(self, workspace: Workspace) -> None:
+        for container in sorted(OSWORLD_PORTS):
+            await self._manager.network.publish_one(workspace.id, PortRequest(container, local=True))
+        await self._recorded(workspace)
+
+    async def _without_osworld(self, workspace: Workspace) -> None:
+        for container in OSWORLD_PORTS & self._manager.network.ports(workspace.id).keys():
+            await self._manager.network.unpublish(workspace.id, container)
+        await self._recorded(workspace)
+
+    def _target(self, request: web.Request) -> tuple[Workspace, int]:
+        workspace = self._present(request)
         text = request.match_info["port"]
         if not text.isascii() or not text.isdecimal() or len(text) > 5:
             raise BadRequest("the port must be a number from 1 to 65535")
         return workspace, check_integer(int(text), "the port", 1, 65535)
 
     async def _published(self, workspace: Workspace, container: int, host: int | None) -> int:
-        opened = await self._manager.network.publish_one(workspace.id, PortRequest(container, host))
+        opened = await self._manager.network.publish_one(workspace.id, PortRequest(container, host, container in workspace.local_ports()))
         await self._recorded(workspace)
         return opened
 
@@ -70,8 +100,7 @@ class PortRoutes:
 
     async def _recorded(self, workspace: Workspace) -> None:
         """Bring the record in line with what is published. Nothing runs between the two lines, so the later of two calls is right."""
-        ports = self._manager.network.ports(workspace.id)
-        workspace.ports = {str(container): host for container, host in sorted(ports.items())}
+        workspace.take_ports(self._manager.network.ports(workspace.id))
         if workspace.id in self._manager.workspaces:
             await self._manager.changed(workspace)
 

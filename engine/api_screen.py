@@ -69,7 +69,8 @@ def _wanted(request: web.Request) -> Wanted:
         raise BadRequest("region must be left,top,right,bottom in pixels of the screen")
     left, top, right, bottom = (int(part) for part in text.split(",")) if text else (0, 0, 0, 0)
     most = _number(request, "max_bytes", FEWEST_BYTES, MOST_BYTES)
-    return Wanted(width, height, format, (left, top, right, bottom) if text else None, most)
+    pointer = bool(_number(request, "pointer", 0, 1))
+    return Wanted(width, height, format, (left, top, right, bottom) if text else None, most, pointer)
 
 
 def _number(request: web.Request, name: str, low: int, high: int) -> int | None:

@@ -131,12 +131,13 @@ class EngineClient:
         disk: int | None = None,
         network: str = "open",
         command: list[str] | None = None,
+        osworld: bool = False,
         wait: bool = False,
         request_id: str | None = None,
     ) -> Workspace:
         """Launch a workspace; with `wait` return only when it is ready. Safe to repeat with the same request id."""
         body: dict[str, Any] = {"image": image, "network": network, "request_id": request_id or uuid.uuid4().hex}
-        optional = {"name": name, "ports": ports, "env": env, "memory": memory, "shm": shm, "pids": pids, "disk": disk, "command": command}
+        optional = {"name": name, "ports": ports, "env": env, "memory": memory, "shm": shm, "pids": pids, "disk": disk, "command": command, "osworld": osworld or None}
         body.update({key: value for key, value in optional.items() if value is not None})
         return await self._json("POST", "/v1/workspaces" + ("?wait=ready" if wait else ""), body)
 
@@ -199,6 +200,13 @@ class EngineClient:
 
     async def unpublish(self, ref: str, container: int) -> None:
         await self._json("DELETE", _path(ref, f"/ports/{container}"))
+
+    async def open_osworld(self, ref: str) -> Workspace:
+        """Give it an OSWorld server: the workspace, `osworld` being its port on the host's loopback."""
+        return await self._json("POST", _path(ref, "/osworld"), {})
+
+    async def close_osworld(self, ref: str) -> None:
+        await self._json("DELETE", _path(ref, "/osworld"))
 
     # Files. Paths are bytes, as the kernel has them; text counts as UTF-8.
 

@@ -20,6 +20,7 @@ from engine.errors import Conflict, EngineError, Internal
 from engine.identity import Identity
 from engine.livefork import Livefork, SourceChanged
 from engine.manager import Manager
+from engine.network import PortRequest
 from engine.stage import Stage, Stages
 from engine.text import printable
 from engine.threads import in_thread
@@ -87,7 +88,7 @@ class _Run:
             "ms": self.ms,
             "branches": [
                 {
-                    "id": branch.id, "name": branch.name, "ports": branch.ports, "error": self.errors.get(branch.id),
+                    "id": branch.id, "name": branch.name, "ports": branch.ports, "osworld": branch.osworld, "error": self.errors.get(branch.id),
                     "hook_error": self.hook_errors.get(branch.id),
                 }
                 for branch in self.branches
@@ -200,11 +201,11 @@ class Forker:
             run.journal = await manager.database.journal_begin("fork", {"ids": [stage.id for stage in run.stages]})
             undo.push_async_callback(manager.database.journal_end, run.journal)
             limits = Limits(source.memory_limit, source.pids_limit)
-            containers = [int(port) for port in source.ports]
+            requests = [PortRequest(port, local=port in source.local_ports()) for port in source.published()]
             hostnames = run.options.identity.hostnames(source.hostname, run.options.copies)
             published = await asyncio.gather(
                 *(
-                    self.stages.assign(stage, limits, hostname, containers)
+                    self.stages.assign(stage, limits, hostname, requests)
                     for stage, hostname in zip(run.stages, hostnames, strict=True)
                 )
             )
@@ -222,15 +223,17 @@ class Forker:
 
     def _branch(self, run: _Run, stage: Stage, name: str, index: int, ports: dict[int, int], hostname: str) -> Workspace:
         source = run.source
-        return Workspace(
+        branch = Workspace(
             id=stage.id, name=name, kind="branch", image=source.image, state=State.STARTING, parent=source.id, batch=run.batch,
             index=index, generation=source.generation + 1, desktop=source.desktop,
-            ports={str(container): host for container, host in ports.items()}, network=stage.policy,
+            network=stage.policy,
             label=run.options.labels[index] if run.options.labels else "",
             memory_limit=source.memory_limit, pids_limit=source.pids_limit, disk_limit=source.disk_limit, image_digest=source.image_digest,
             tools_digest=source.tools_digest, stream_port=source.stream_port, hostname=hostname, env=dict(source.env),
             workdir=source.workdir, pid=stage.pid, pid_start=stage.pid_start, master_token=source.master_token,
         )  # fmt: skip
+        branch.take_ports(ports)
+        return branch
 
     # The freeze
 

@@ -32,7 +32,7 @@ from engine.storage import Storage
 from engine.stream_tokens import StreamTokens
 from engine.threads import in_thread
 from engine.tools import Tools
-from engine.workspace import State, Workspace, check_reference, now
+from engine.workspace import OSWORLD_PORTS, State, Workspace, check_reference, now
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +45,9 @@ class Launch:
 
     def __init__(
         self, image: str, name: str | None, ports: dict[int, int | None], env: dict[str, str], memory: int, pids: int,
-        network: str, command: list[str] | None, shm: int | None = None, disk: int | None = None,
+        network: str, command: list[str] | None, shm: int | None = None, disk: int | None = None, osworld: bool = False,
     ) -> None:  # fmt: skip
-        """`shm`: bytes of /dev/shm; None for the usual 1 GiB, or half of the memory limit when that is less. `disk`: bytes that it may write; None: no limit."""
+        """`osworld`: with an OSWorld server. `shm`: bytes of /dev/shm; None for the usual 1 GiB, or half of the memory limit when that is less. `disk`: bytes that it may write; None: no limit."""
         self.image = image
         self.name = name
         self.ports = ports
@@ -57,6 +57,7 @@ class Launch:
         self.network = network
         self.command = command
         self.disk = disk
+        self.osworld = osworld
         self.shm = min(bundle.DEFAULT_SHM, memory // 2) if shm is None else shm
 
 
@@ -156,6 +157,8 @@ class Manager:
         command = wanted.command or image.entrypoint
         if not command:
             raise BadRequest(f"image {image.name} names no program to start; give a command")
+        if wanted.osworld and image.desktop is None:
+            raise BadRequest(f"osworld needs a desktop, and image {image.name} is headless")
         number = await self.database.next_number("workspace")
         identity = f"ws-{number}"
         name = wanted.name or f"{image.name[:32].rstrip('-')}-{number}"
@@ -201,10 +204,11 @@ class Manager:
         self.workspaces[workspace.id] = workspace
         await self.changed(workspace)
         report("network")
-        wanted = {port: None for port in image.ports} | launch.ports
-        requests = [PortRequest(container, host) for container, host in sorted(wanted.items())]
+        local = OSWORLD_PORTS if launch.osworld else frozenset()
+        wanted = dict.fromkeys([*image.ports, *local]) | launch.ports
+        requests = [PortRequest(container, host, container in local) for container, host in sorted(wanted.items())]
         network = await self.network.create(workspace.id, workspace.network, requests)
-        workspace.ports = {str(container): host for container, host in network.ports.items()}
+        workspace.take_ports(network.ports)
         report("root file system")
         layer = await in_thread(lambda: self.storage.create_layer(workspace.id))
         if workspace.disk_limit is not None:

@@ -113,9 +113,8 @@ async def _adopt(manager: Manager, workspace: Workspace) -> None:
         if workspace.state is State.FORKING:
             await tidy(manager.tools.livefork, workspace.pid)
             workspace.state = State.READY
-        ports = {int(container): host for container, host in workspace.ports.items()}
         try:
-            await manager.network.adopt(workspace.id, workspace.network, ports)
+            await manager.network.adopt(workspace.id, workspace.network, workspace.published(), workspace.local_ports())
         except EngineError as error:
             log.error("network of %s: %s", workspace.id, error.message)
             workspace.error = f"its network could not be taken over: {error.message}"

@@ -88,7 +88,7 @@ class Screens:
                 # Frozen, or about to be: a question now would only be a connection more in what is captured.
                 raise Conflict(f"{workspace.id} shows no picture now: it is {workspace.state.value}; try again when it is ready")
             begun = time.monotonic()
-            raster = await self._grab(workspace)
+            raster = await self._asked(workspace, lambda root, display: x11.grab(root, display, wanted.pointer))
             picture = await in_thread(lambda: encoded(raster, wanted), self._encoders)
             made = Picture(picture.content, picture.format, picture.tag, picture.size, (raster.width, raster.height), begun)
             self._keep((workspace.id, wanted), made)
@@ -161,9 +161,6 @@ class Screens:
         if workspace.state is not State.READY:
             raise Conflict(f"{workspace.id} cannot be asked now: it is {workspace.state.value}; try again when it is ready")
         return await self._asked(workspace, x11.idle)
-
-    async def _grab(self, workspace: Workspace) -> x11.Raster:
-        return await self._asked(workspace, x11.grab)
 
     async def _asked(self, workspace: Workspace, question: Callable[[int, str], Awaitable[T]]) -> T:
         root = self._root(workspace)

@@ -96,7 +96,7 @@ class Stages:
             raise
         return Stage(identity, pid, start, ours, policy)
 
-    async def assign(self, stage: Stage, limits: Limits, hostname: str, ports: Sequence[int]) -> dict[int, int]:
+    async def assign(self, stage: Stage, limits: Limits, hostname: str, ports: Sequence[PortRequest]) -> dict[int, int]:
         """Make a taken container that of one branch: its limits, host name and published ports; {container: host}."""
         manager = self._manager
 
@@ -111,7 +111,7 @@ class Stages:
             raise Internal(f"cannot set up the container of {stage.id}: {reason}") from error
         if not ports:
             return {}
-        return await manager.network.publish(stage.id, [PortRequest(port) for port in ports])
+        return await manager.network.publish(stage.id, ports)
 
     async def discard(self, stage: Stage) -> None:
         """Remove a container that did not become a branch, with all that an unfinished fork gave it."""

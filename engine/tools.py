@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 from pathlib import Path
@@ -12,6 +13,15 @@ from engine.errors import Unavailable
 from engine.learnt import Learnt
 
 _PROGRAMS = {"init": "tclone-init", "restore": "tclone-restore"}
+_GUEST = Path(__file__).parent / "guest"
+# What commands of the OSWorld server find (docs/reference/osworld.md): their modules, and names that its tasks call programs by.
+_OSWORLD = {"osworld_run.py": "run.py", "pyautogui.py": "lib/pyautogui.py", "pyperclip.py": "lib/pyperclip.py", "socat.py": "lib/tclone_socat.py"}
+_OSWORLD_PROGRAMS = {
+    "python": '#!/bin/sh\nexec python3 "$@"\n',
+    "google-chrome": '#!/bin/sh\nexec chromium "$@"\n',
+    "google-chrome-stable": '#!/bin/sh\nexec chromium "$@"\n',
+    "socat": '#!/bin/sh\n[ -x /usr/bin/socat ] && exec /usr/bin/socat "$@"\nexec python3 /usr/libexec/tclone/osworld/lib/tclone_socat.py "$@"\n',
+}
 _ELF = b"\x7fELF"
 _STAGE_DIRECTORIES = ("proc", "dev", "sys", "tmp")  # the restorer puts the new root on /tmp
 
@@ -49,6 +59,9 @@ class Tools:
             if not content.startswith(_ELF):
                 raise Unavailable(f"{self._libexec / name} is not a whole program; build it again with `make -C native`")
             total.update(content)
+        for name in sorted(_OSWORLD):
+            total.update((_GUEST / name).read_bytes())
+        total.update(json.dumps(_OSWORLD_PROGRAMS, sort_keys=True).encode())
         self.digest = total.hexdigest()[:16]
         self._install(self.layer(self.digest))
         self._install(self.stage, _STAGE_DIRECTORIES)
@@ -64,6 +77,20 @@ class Tools:
             copied = programs.with_name(name)
             shutil.copyfile(self._libexec / program, copied)
             os.chmod(copied, 0o755)
+        if not directories:
+            install_osworld(programs.with_name("osworld"))
         for name in directories:
             (partial / name).mkdir()
         partial.rename(target)
+
+
+def install_osworld(target: Path) -> None:
+    """Lay out what commands of the OSWorld server find. Raises OSError."""
+    (target / "lib").mkdir(parents=True)
+    (target / "bin").mkdir()
+    for name, place in _OSWORLD.items():
+        shutil.copyfile(_GUEST / name, target / place)
+        os.chmod(target / place, 0o644)
+    for name, text in _OSWORLD_PROGRAMS.items():
+        (target / "bin" / name).write_text(text)
+        os.chmod(target / "bin" / name, 0o755)

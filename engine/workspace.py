@@ -11,12 +11,16 @@ from typing import Any
 
 from engine.config import DEFAULT_MEMORY
 from engine.errors import BadRequest, Conflict, Internal
+from engine.network.ports import FACE
 
 MAX_LABEL = 80
 MAX_COPIES = 8
 MIN_MEMORY = 16 << 20
 # The start of a desktop writes some 10 MiB.
 MIN_DISK = 64 << 20
+# What a client of OSWorld reaches on the host's loopback, without a login: its server, and Chromium's debugging port.
+CHROMIUM = 9222
+OSWORLD_PORTS = frozenset({FACE, CHROMIUM})
 MAX_PIDS = 4_000_000
 MIN_SHM = 1 << 20
 DEFAULT_PIDS = 4096
@@ -73,6 +77,7 @@ class Workspace:
     desktop: bool = False
     ports: dict[str, int] = field(default_factory=dict)
     network: str = "open"
+    osworld: int | None = None  # host port, on the loopback, of its OSWorld server (docs/reference/osworld.md); None: it has none
     label: str = ""  # what it is for, in its owner's words
     created: str = field(default_factory=now)
     memory_limit: int = DEFAULT_MEMORY
@@ -103,6 +108,20 @@ class Workspace:
         for name in self._PRIVATE:
             del record[name]
         return record
+
+    def take_ports(self, ports: dict[int, int]) -> None:
+        """Put down what is published, container port to host port; that of FACE is the OSWorld server's."""
+        self.ports = {str(container): host for container, host in sorted(ports.items()) if container != FACE}
+        self.osworld = ports.get(FACE)
+
+    def published(self) -> dict[int, int]:
+        """What `take_ports` has put down."""
+        face = {} if self.osworld is None else {FACE: self.osworld}
+        return face | {int(container): host for container, host in self.ports.items()}
+
+    def local_ports(self) -> frozenset[int]:
+        """Container ports whose host port is on the loopback only."""
+        return OSWORLD_PORTS if self.osworld is not None else frozenset()
 
     def variables(self) -> dict[str, str]:
         """What commands started in it find in their environment. Programs that were forked along keep the environment they had."""

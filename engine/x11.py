@@ -32,6 +32,10 @@ _QUERY_EXTENSION, _QUERY_INFO = 98, 1
 _SCREEN_SAVER = b"MIT-SCREEN-SAVER"
 _EXTENSION_REPLY = struct.Struct("<8xBB22x")
 _INFO_REPLY = struct.Struct("<B15xI12x")
+_XFIXES, _XFIXES_VERSION, _GET_CURSOR_IMAGE = b"XFIXES", 0, 4
+_CURSOR_REPLY = struct.Struct("<B7xhhHHHH12x")
+# In each direction. Pointers of desktops have 16 to 64 pixels, magnified ones 256.
+_LARGEST_CURSOR = 512
 _ALL_PLANES = 0xFFFFFFFF
 _DISPLAY = re.compile(r"(?:unix)?:([0-9]{1,5})(?:\.[0-9]{1,3})?")
 
@@ -54,17 +58,29 @@ class Screen:
 
 
 @dataclass(frozen=True)
-class Raster:
-    """Pixels of a screen: rows of 4 bytes each, blue first, the fourth meaningless."""
+class Pointer:
+    """The pointer's picture, its left upper corner in pixels of the screen: 4 bytes each, blue first, the fourth the opacity that the others are multiplied by."""
 
+    x: int
+    y: int
     width: int
     height: int
     pixels: bytearray
 
 
-async def grab(root_fd: int, display: str) -> Raster:
-    """The picture that `display` of the tree at `root_fd` shows now, without the pointer. Raises XError; set a time limit around it."""
-    return await _asked(root_fd, display, _grab)
+@dataclass(frozen=True)
+class Raster:
+    """Pixels of a screen: rows of 4 bytes each, blue first, the fourth meaningless; and what belongs on top of them."""
+
+    width: int
+    height: int
+    pixels: bytearray
+    pointer: Pointer | None = None
+
+
+async def grab(root_fd: int, display: str, pointer: bool = False) -> Raster:
+    """The picture that `display` of the tree at `root_fd` shows now, with the pointer beside it when asked for. Raises XError; set a time limit around it."""
+    return await _asked(root_fd, display, _grab_with_pointer if pointer else _grab)
 
 
 async def idle(root_fd: int, display: str) -> float:
@@ -132,11 +148,32 @@ async def _grab(loop: asyncio.AbstractEventLoop, sock: socket.socket, screen: Sc
     return Raster(screen.width, screen.height, await receive(loop, sock, size))
 
 
-async def _idle(loop: asyncio.AbstractEventLoop, sock: socket.socket, screen: Screen) -> float:
-    await loop.sock_sendall(sock, struct.pack("<BBHHH16s", _QUERY_EXTENSION, 0, 6, len(_SCREEN_SAVER), 0, _SCREEN_SAVER))
+async def _grab_with_pointer(loop: asyncio.AbstractEventLoop, sock: socket.socket, screen: Screen) -> Raster:
+    opcode = await _extension(loop, sock, _XFIXES, "does not tell its pointer")
+    # An extension that was not asked for its version refuses everything else.
+    await loop.sock_sendall(sock, struct.pack("<BBHII", opcode, _XFIXES_VERSION, 3, 2, 0))
+    await receive(loop, sock, _REPLY.size)
+    raster = await _grab(loop, sock, screen)
+    await loop.sock_sendall(sock, struct.pack("<BBH", opcode, _GET_CURSOR_IMAGE, 1))
+    kind, x, y, width, height, left, top = _CURSOR_REPLY.unpack(await receive(loop, sock, _CURSOR_REPLY.size))
+    if kind != 1 or not (0 < width <= _LARGEST_CURSOR and 0 < height <= _LARGEST_CURSOR):
+        raise XError(f"the X server did not send its pointer (reply {kind}, {width}x{height})")
+    pixels = await receive(loop, sock, width * height * _BYTES_PER_PIXEL)
+    return Raster(raster.width, raster.height, raster.pixels, Pointer(x - left, y - top, width, height, pixels))
+
+
+async def _extension(loop: asyncio.AbstractEventLoop, sock: socket.socket, name: bytes, without: str) -> int:
+    """The opcode of an extension. Raises XError."""
+    padded = name + bytes(-len(name) % 4)
+    await loop.sock_sendall(sock, struct.pack(f"<BBHHH{len(padded)}s", _QUERY_EXTENSION, 0, 2 + len(padded) // 4, len(name), 0, padded))
     present, opcode = _EXTENSION_REPLY.unpack(await receive(loop, sock, _EXTENSION_REPLY.size))
     if not present:
-        raise XError("the X server does not count idle time (no MIT-SCREEN-SAVER)")
+        raise XError(f"the X server {without} (no {name.decode()})")
+    return opcode
+
+
+async def _idle(loop: asyncio.AbstractEventLoop, sock: socket.socket, screen: Screen) -> float:
+    opcode = await _extension(loop, sock, _SCREEN_SAVER, "does not count idle time")
     await loop.sock_sendall(sock, struct.pack("<BBHI", opcode, _QUERY_INFO, 2, screen.root))
     kind, milliseconds = _INFO_REPLY.unpack(await receive(loop, sock, _INFO_REPLY.size))
     if kind != 1:

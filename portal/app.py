@@ -9,6 +9,7 @@ from aiohttp import web
 
 from engine.answers import ended_lines
 from engine.config import Config
+from engine.network.fdclient import FdClient
 from portal import accounts, audit, logs, oidc, security
 from portal.access import Access
 from portal.api import control as api_control
@@ -50,6 +51,9 @@ from portal.mcp.http import Mcp
 from portal.metrics import Metrics
 from portal.node import Node, Patience
 from portal.once import Once
+from portal.osworld.faces import Faces
+from portal.osworld.routes import routes as osworld_routes
+from portal.osworld.server import Ground, application
 from portal.owners import Owners
 from portal.pages import Pages
 from portal.passwords import Passwords
@@ -106,7 +110,6 @@ class Control:
         self.lifetimes = Lifetimes(self.database, self.feed, self.node, self.settings)
         self.quotas = Quotas(self.feed, self.owners, self.settings, self.access.users)
         self._metadata = Metadata(self.database)
-        self._housekeeping = Housekeeping(self.feed, [self.owners, self.access.shares, self.leases, self.lifetimes, self._metadata])
         self._live = Live(self.feed, self.sessions, self.identity, self.owners, self.leases, presence)
         self._once = Once(self.database)
         self.forks = Forks(self.node, self.feed, self.owners, self.quotas, self.lifetimes)
@@ -115,6 +118,9 @@ class Control:
         rates = Rates()
         self._actions = Actions(self.node, self._router, rates)
         self.leases.changed, self.leases.ending = self._actions.release, self._actions.ending
+        ground = Ground(self.node, self._inside, self._actions, self._router, self.owners, self.access.users)
+        self._faces = Faces(lambda lost: FdClient(config.fd_socket, lost), application(osworld_routes, ground))
+        self._housekeeping = Housekeeping(self.feed, [self.owners, self.access.shares, self.leases, self.lifetimes, self._metadata, self._faces])
         self._executions = Executions(self._inside, self.access.endings, rates)
         self._events = Events(self.feed, self.owners, self.access.endings)
         self._mcp = Mcp(self.identity, places.control_socket)
@@ -185,6 +191,7 @@ class Control:
             await self._provider.__aenter__()
         await self.node.__aenter__()
         self.feed.start()
+        self._faces.start()
         self._housekeeping.start()
         self._metrics.start()
 
@@ -194,6 +201,7 @@ class Control:
         await self.builds.close()
         await self._metrics.close()
         await self._housekeeping.close()
+        await self._faces.close()
         await self.leases.close()
         await self.lifetimes.close()
         await self.feed.close()

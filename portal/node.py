@@ -60,14 +60,14 @@ class Node:
 
     async def launch(
         self, image: str, name: str | None, ports: list[int], memory: int | None, network: str = "open", disk: int | None = None,
-        env: dict[str, str] | None = None, request_id: str | None = None,
+        env: dict[str, str] | None = None, request_id: str | None = None, osworld: bool = False,
     ) -> dict[str, Any]:  # fmt: skip
         """Begin a launch; the answer is the workspace in state `starting`.
 
-        `memory` and `disk` are in bytes, `network` what it may reach: `open` or `none`, `env` for its programs.
+        `memory` and `disk` are in bytes, `network` what it may reach: `open` or `none`, `env` for its programs, `osworld`: with an OSWorld server.
         """
         wanted: list[dict[str, int | None]] = [{"container": port, "host": None} for port in ports]
-        call = self._client.launch(image, name=name, ports=wanted, memory=memory, network=network, disk=disk, env=env or None, request_id=request_id)
+        call = self._client.launch(image, name=name, ports=wanted, memory=memory, network=network, disk=disk, env=env or None, request_id=request_id, osworld=osworld)
         return checked_workspace(await self._bounded(call, self._patience.work))
 
     async def fork(
@@ -219,6 +219,7 @@ def checked_workspace(item: object) -> dict[str, Any]:
             for inside, outside in list(ports.items())[:_MOST_PORTS]
             if isinstance(outside, int) and 0 < outside < 65536
         },
+        "osworld": item["osworld"] if isinstance(item.get("osworld"), int) else None,
         "network": _text(item.get("network")) or "",
         "paused": item.get("paused") is True,
         "created": item.get("created") if isinstance(item.get("created"), str | int | float) else None,

@@ -27,7 +27,8 @@ Handler = Callable[["EngineClient", argparse.Namespace], Awaitable[int]]
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     try:
-        status = _run(_parse(sys.argv[1:] if argv is None else argv))
+        given = sys.argv[1:] if argv is None else argv
+        status = _machine(given[1:]) if given[:1] == ["vmrun"] and not {"-h", "--help"} & set(given) else _run(_parse(given))
         sys.stdout.flush()
         return status
     except EngineError as error:
@@ -39,6 +40,13 @@ def main(argv: list[str] | None = None) -> int:
         # The reader of stdout has gone; without this the interpreter complains once more while it shuts down.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
+
+
+def _machine(words: list[str]) -> int:
+    """`tclone vmrun …`, whose words have the grammar of VMware's command."""
+    from engine.cli import vmrun
+
+    return vmrun.main(_config(), words)
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:

@@ -101,6 +101,8 @@ def _workspace_commands(commands: "argparse._SubParsersAction[argparse.ArgumentP
     run.add_argument("--disk", type=values.size, metavar="SIZE", help="how much it may write to its disk, such as 10g (default: all that is free)")
     run.add_argument("--pids", type=values.positive, metavar="N", help="limit on processes and threads")
     run.add_argument("--network", choices=("open", "none"), default="open", help="outgoing traffic: all of it (default), or none")
+    run.add_argument("--osworld", action="store_true",
+                     help="open a server for OSWorld's clients and Chromium's debugging port on this machine's loopback, without a login")  # fmt: skip
     run.add_argument("--no-wait", action="store_true", help="return at once, not when the workspace is ready")
     _json(run)
 
@@ -146,6 +148,11 @@ def _workspace_commands(commands: "argparse._SubParsersAction[argparse.ArgumentP
 
     for verb, what in (("pause", "let the programs of workspaces stand still, their memory kept"), ("resume", "let the programs of paused workspaces go on")):
         _command(commands, verb, what, f"tclone {verb} desk").add_argument("workspaces", type=values.reference, nargs="+", metavar="WS")
+
+    _command(
+        commands, "vmrun", "what VMware's command of that name is to OSWorld's DesktopEnv: list, start, stop, snapshot, revertToSnapshot, deleteSnapshot, listSnapshots, getGuestIPAddress; install DIR",
+        "tclone vmrun install ~/osworld/bin", "tclone vmrun snapshot /branches/desk init_state", "tclone vmrun revertToSnapshot /branches/desk init_state",
+    )  # fmt: skip
 
     rm = _command(commands, "rm", "remove workspaces and all they hold", "tclone rm desk desk-clone")
     rm.add_argument("workspaces", type=values.reference, nargs="*", metavar="WS")

@@ -80,6 +80,7 @@ async def run(client: EngineClient, arguments: argparse.Namespace) -> int:
             disk=arguments.disk,
             network=arguments.network,
             command=arguments.argv or None,
+            osworld=arguments.osworld,
             wait=not arguments.no_wait,
         )
     if arguments.json:

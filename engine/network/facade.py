@@ -149,11 +149,11 @@ class Network:
         own = entry.gate.inodes()
         return [item for item in await self._make(listening, entry.namespace) if item.inode not in own]
 
-    async def adopt(self, workspace_id: str, policy: str, ports: Mapping[int, int]) -> NetworkHandle:
+    async def adopt(self, workspace_id: str, policy: str, ports: Mapping[int, int], local: Collection[int] = ()) -> NetworkHandle:
         """After a restart: find the namespace again, make gate and listeners anew. Raises NotFound when the namespace is gone.
 
         A host port that something still holds (the stream process of the portal, for a moment) is tried again in the
-        background. A gate that cannot be made leaves the workspace closed, and is tried again by `set_policy`.
+        background; those of the container ports in `local` are on the host's loopback only. A gate that cannot be made leaves the workspace closed, and is tried again by `set_policy`.
         """
         level = Level.parse(policy)
         async with self._exclusive(workspace_id):
@@ -172,7 +172,7 @@ class Network:
                 found.close()
                 raise
             for container, host in ports.items():
-                self._ports.restore(workspace_id, container, host)
+                self._ports.restore(workspace_id, container, host, container in local)
             if self._ports.waiting() and self._retrying is None:
                 self._retrying = asyncio.create_task(self._retry_ports(), name="published ports")
             return self._handle(workspace_id)

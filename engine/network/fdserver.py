@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import BadRequest, EngineError, Internal
+from engine.network.ports import FACE
 
 log = logging.getLogger(__name__)
 
@@ -52,12 +53,12 @@ def _parse(packet: bytes) -> dict[str, Any]:
     return request
 
 
-def _fields(request: dict[str, Any]) -> tuple[str, int]:
+def _fields(request: dict[str, Any], least: int = 1) -> tuple[str, int]:
     workspace, port = request.get("workspace"), request.get("port")
     if not isinstance(workspace, str) or len(workspace) > 64:
         raise BadRequest("`workspace` must be a workspace's id")
-    if not isinstance(port, int) or isinstance(port, bool) or not 1 <= port <= 65535:
-        raise BadRequest("`port` must be a number from 1 to 65535")
+    if not isinstance(port, int) or isinstance(port, bool) or not least <= port <= 65535:
+        raise BadRequest(f"`port` must be a number from {least} to 65535")
     return workspace, port
 
 
@@ -164,7 +165,7 @@ class FdServer:
             if operation == "connect":
                 found, owned = await self._connect(*_fields(request)), True
             elif operation == "listener":
-                found = self._listener(*_fields(request))
+                found = self._listener(*_fields(request, least=FACE))
             else:
                 raise BadRequest("`op` must be connect or listener")
             answer: dict[str, Any] = {"ok": True}

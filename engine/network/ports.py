@@ -24,6 +24,9 @@ from engine.network.settings import NetworkSettings
 
 log = logging.getLogger(__name__)
 
+# A key that is no port inside: what is accepted on its listener the portal answers itself (docs/reference/osworld.md).
+FACE = 0
+_LOOPBACK = "127.0.0.1"
 _BACKLOG = 512
 _MOST_PER_WORKSPACE = 64
 _NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
@@ -31,10 +34,11 @@ _NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
 
 @dataclass(frozen=True)
 class PortRequest:
-    """`container`: the port inside the workspace. `host`: the wanted port of the host, None for a free one."""
+    """`container`: the port inside the workspace, or FACE. `host`: the wanted port of the host, None for a free one. `local`: on the host's loopback only."""
 
     container: int
     host: int | None = None
+    local: bool = False
 
 
 @dataclass
@@ -45,6 +49,7 @@ class PublishedPort:
     container: int
     host: int
     listener: socket.socket | None
+    local: bool = False
 
     def close(self) -> None:
         if self.listener is not None:
@@ -60,6 +65,14 @@ def check_port(value: object, what: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 65535:
         raise BadRequest(f"{what} must be a number from 1 to 65535, not {value!r}")
     return value
+
+
+def _check_request(request: PortRequest) -> None:
+    """A face is on the loopback or nowhere. Raises BadRequest."""
+    if not request.local or request.container != FACE or isinstance(request.container, bool):
+        check_port(request.container, "the container port")
+    if request.host is not None:
+        check_port(request.host, "the host port")
 
 
 def bind_listener(address: str, port: int) -> socket.socket:
@@ -122,10 +135,7 @@ class PortTable:
         made: dict[int, PublishedPort] = {}
         try:
             for request in requests:
-                if request.host is None:
-                    port = self._any(workspace, request.container)
-                else:
-                    port = self._one(workspace, request.container, request.host)
+                port = self._bound(workspace, request)
                 made[request.container] = port
                 self._by_workspace.setdefault(workspace, {})[request.container] = port
         except BaseException:
@@ -141,7 +151,7 @@ class PortTable:
 
         Raises BadRequest, Conflict, LimitReached.
         """
-        check_port(request.container, "the container port")
+        _check_request(request)
         ports = self._by_workspace.setdefault(workspace, {})
         existing = ports.get(request.container)
         if existing is not None:
@@ -150,10 +160,7 @@ class PortTable:
             return existing.host
         if len(ports) >= _MOST_PER_WORKSPACE:
             raise LimitReached(f"{workspace} has {len(ports)} published ports; at most {_MOST_PER_WORKSPACE} are allowed")
-        if request.host is None:
-            made = self._any(workspace, request.container)
-        else:
-            made = self._one(workspace, request.container, check_port(request.host, "the host port"))
+        made = self._bound(workspace, request)
         ports[request.container] = made
         return made.host
 
@@ -173,16 +180,15 @@ class PortTable:
             raise LimitReached(f"{len(requests)} published ports for {workspace}; at most {_MOST_PER_WORKSPACE} are allowed")
         seen: set[int] = set()
         for request in requests:
-            check_port(request.container, "the container port")
-            if request.host is not None:
-                check_port(request.host, "the host port")
+            _check_request(request)
             if request.container in seen:
                 raise BadRequest(f"container port {request.container} is named twice")
             seen.add(request.container)
 
-    def restore(self, workspace: str, container: int, host: int) -> bool:
+    def restore(self, workspace: str, container: int, host: int, local: bool = False) -> bool:
         """After a restart: take the same host port again. False while something holds it; `retry` tries again."""
-        port = PublishedPort(workspace, check_port(container, "the container port"), check_port(host, "the host port"), None)
+        _check_request(PortRequest(container, host, local))
+        port = PublishedPort(workspace, container, host, None, local)
         self._by_workspace.setdefault(workspace, {})[container] = port
         return self._try(port)
 
@@ -196,7 +202,7 @@ class PortTable:
 
     def _try(self, port: PublishedPort) -> bool:
         try:
-            port.listener = bind_listener(self._settings.publish_address, port.host)
+            port.listener = bind_listener(self._address(port.local), port.host)
         except OSError as error:
             log.debug("port %d of %s cannot be bound yet: %s", port.host, port.workspace, error)
             return False
@@ -240,17 +246,25 @@ class PortTable:
                     return port
         return None
 
-    def _one(self, workspace: str, container: int, host: int) -> PublishedPort:
+    def _address(self, local: bool) -> str:
+        return _LOOPBACK if local else self._settings.publish_address
+
+    def _bound(self, workspace: str, request: PortRequest) -> PublishedPort:
+        if request.host is None:
+            return self._any(workspace, request.container, request.local)
+        return self._one(workspace, request.container, request.host, request.local)
+
+    def _one(self, workspace: str, container: int, host: int, local: bool) -> PublishedPort:
         """The very port that was asked for. The quarantine is for our own choice only: who names a port knows it."""
         owner = self._owner(host)
         if owner is not None:
             raise Conflict(f"host port {host} is port {owner.container} of {owner.workspace}; choose another or leave it out")
         try:
-            return PublishedPort(workspace, container, host, bind_listener(self._settings.publish_address, host))
+            return PublishedPort(workspace, container, host, bind_listener(self._address(local), host), local)
         except OSError as error:
             raise _bind_error(error, host) from error
 
-    def _any(self, workspace: str, container: int) -> PublishedPort:
+    def _any(self, workspace: str, container: int, local: bool) -> PublishedPort:
         """The next free port of the range; going round makes reuse rare even after the quarantine."""
         first, last = self._settings.port_first, self._settings.port_last
         now = time.time()
@@ -261,7 +275,7 @@ class PortTable:
             if candidate in self._released or self._owner(candidate) is not None:
                 continue
             try:
-                return PublishedPort(workspace, container, candidate, bind_listener(self._settings.publish_address, candidate))
+                return PublishedPort(workspace, container, candidate, bind_listener(self._address(local), candidate), local)
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise _bind_error(error, candidate) from error

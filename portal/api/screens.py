@@ -26,6 +26,7 @@ class _Query(pydantic.BaseModel, extra="forbid"):
     format: Literal["jpeg", "png", "webp"] = "png"
     region: str | None = pydantic.Field(None, pattern=_REGION)
     max_bytes: int | None = pydantic.Field(None, ge=FEWEST_BYTES, le=MOST_BYTES)
+    pointer: int | None = pydantic.Field(None, ge=0, le=1)
     max_age_ms: int = pydantic.Field(0, ge=0, le=10_000)
     settle_ms: int | None = pydantic.Field(None, ge=0, le=MOST_WAIT_MS)
     wait_change_ms: int | None = pydantic.Field(None, ge=0, le=MOST_WAIT_MS)
@@ -46,6 +47,7 @@ class Screens:
             "max_bytes": whole("quality falls until it has no more bytes, PNG becoming JPEG; the size stays", FEWEST_BYTES, MOST_BYTES),
             "settle_ms": whole("wait until the screen has come to rest, at most so long", 0, MOST_WAIT_MS),
             "wait_change_ms": whole("with If-None-Match: wait until it shows something else, at most so long", 0, MOST_WAIT_MS),
+            "pointer": whole("1: with the mouse's pointer in it", 0, 1),
             "max_age_ms": whole("a picture begun so long before the request will do", 0, 10_000),
         }
         answers = {200: "the picture", 304: "it is still the one of If-None-Match"}

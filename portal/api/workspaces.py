@@ -44,6 +44,7 @@ Lifetime = Annotated[float, pydantic.Field(ge=1, le=366 * 86400, strict=False)]
 
 class Launch(Body):
     """`memory` and `disk` (how much it may write; null: no limit) are in bytes; `network` is what it may reach.
+    `osworld`: with a server for OSWorld's clients, on the host's loopback without a login.
     `timeout`: seconds after which it is discarded, `persistent`: never. `wait`: answer when it is ready."""
 
     image: Annotated[str, pydantic.Field(min_length=1, max_length=200)]
@@ -52,6 +53,7 @@ class Launch(Body):
     memory: int | None = None
     disk: int | None = None
     network: Network = "open"
+    osworld: bool = False
     timeout: Lifetime | None = None
     persistent: bool = False
     wait: bool = False
@@ -153,7 +155,7 @@ class Workspaces:
             with self._quotas.reserve(user, 1, wanted.memory or DEFAULT_MEMORY, unlimited):
                 made = await self._node.launch(
                     wanted.image, wanted.name or None, sorted(set(wanted.ports)), wanted.memory, wanted.network, wanted.disk, env,
-                    request_id=request_id,
+                    request_id=request_id, osworld=wanted.osworld,
                 )  # fmt: skip
                 told["workspace"] = made["id"]
                 await self._owners.claim(made["id"], user)

@@ -22,6 +22,7 @@ class FakeEngine:
         self.failed_branch: int | None = None
         self.kept: list[dict[str, Any]] = []
         self.image_steps: list[dict[str, Any]] = []
+        self.osworld_port = 45221
         self._next = 0
         self._watchers: set[web.WebSocketResponse] = set()
         self._runner: web.AppRunner | None = None
@@ -35,6 +36,9 @@ class FakeEngine:
                 web.get("/v1/doctor", self._doctor),
                 web.post("/v1/workspaces/{ref}/ports/{port}", self._publish),
                 web.delete("/v1/workspaces/{ref}/ports/{port}", self._unpublish),
+                web.post(one + "/osworld", self._open_osworld),
+                web.post(one + "/{verb:pause|resume}", self._pause),
+                web.delete(one + "/osworld", self._close_osworld),
                 web.post("/v1/workspaces", self._launch),
                 web.get("/v1/workspaces", self._list),
                 web.get(one, self._get),
@@ -82,6 +86,9 @@ class FakeEngine:
             "desktop": False,
             "ports": {},
             "network": "open",
+            "label": "",
+            "osworld": None,
+            "paused": False,
             "created": 1_700_000_000,
             "memory_limit": None,
             "error": None,
@@ -158,8 +165,26 @@ class FakeEngine:
         del self._find(request)["ports"][request.match_info["port"]]
         return web.Response(status=204)
 
+    async def _open_osworld(self, request: web.Request) -> web.Response:
+        found = self._find(request)
+        found["osworld"], found["ports"]["9222"] = self.osworld_port, 45222
+        return web.json_response(found, status=201)
+
+    async def _close_osworld(self, request: web.Request) -> web.Response:
+        found = self._find(request)
+        found["osworld"] = None
+        found["ports"].pop("9222", None)
+        return web.Response(status=204)
+
+    async def _pause(self, request: web.Request) -> web.Response:
+        found = self._find(request)
+        found["paused"] = request.match_info["verb"] == "pause"
+        return web.json_response(found)
+
     async def _fork(self, request: web.Request) -> web.Response:
         source, body = self._find(request), await request.json()
+        if source["paused"]:
+            return _error(409, "conflict", f"{source['id']} is paused")
         base = body.get("name") or f"{source['name']}-clone"
         copies = body.get("copies", 1)
         branches = []
@@ -168,7 +193,8 @@ class FakeEngine:
             if index == self.failed_branch:
                 branches.append({"id": "", "name": name, "ports": {}, "error": "memory limit hit mid-copy"})
                 continue
-            made = self.add(name, kind="branch", parent=source["id"], generation=source["generation"] + 1)
+            label = (body.get("labels") or [""])[0]
+            made = self.add(name, kind="branch", parent=source["id"], generation=source["generation"] + 1, desktop=source["desktop"], label=label)
             branches.append({"id": made["id"], "name": name, "ports": {"3000": 41000 + index}, "error": None})
         result = {
             "batch": "b-1",

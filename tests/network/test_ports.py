@@ -16,7 +16,7 @@ from engine.config import Config
 from engine.errors import BadRequest, Conflict, LimitReached, NotFound, Unavailable
 from engine.network import Network, NetworkSettings, PortRequest
 from engine.network import ports as ports_module
-from engine.network.ports import PortTable, bind_listener
+from engine.network.ports import FACE, PortTable, bind_listener
 from tests.leaks import LeakCounter
 
 
@@ -54,6 +54,22 @@ def test_both_families_reach_the_listener(table: PortTable, family: int, address
         client.connect((address, host))
         accepted, _ = table.listener("ws-1", 3000).accept()
         accepted.close()
+
+
+def test_a_local_port_is_on_the_loopback_alone(table: PortTable, record: Path) -> None:
+    ports = table.allocate("ws-1", [PortRequest(FACE, local=True), PortRequest(9222, local=True), PortRequest(3000)])
+    again = PortTable(NetworkSettings(), record)
+    for made in (table, again):
+        if made is again:
+            table.close()
+            assert again.restore("ws-1", FACE, ports[FACE], local=True) and again.restore("ws-1", 9222, ports[9222], local=True)
+        assert [made.listener("ws-1", port).getsockname() for port in (FACE, 9222)] == [("127.0.0.1", ports[FACE]), ("127.0.0.1", ports[9222])]
+    again.close()
+    for wrong in (PortRequest(FACE), PortRequest(True, local=True), PortRequest(-1, local=True)):
+        with pytest.raises(BadRequest):
+            table.allocate("ws-2", [wrong])
+    with pytest.raises(BadRequest):
+        table.restore("ws-2", FACE, ports[FACE])
 
 
 def test_a_host_without_ipv6_binds_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:

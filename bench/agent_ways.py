@@ -1,0 +1,192 @@
+"""Ways to try several things from one state: fork it, or start fresh containers and do again what led there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bench.agent_tasks import Actions, Task
+from engine.client import EngineClient
+from engine.errors import EngineError, Internal
+
+_IMAGE, _USER = "webtop-xfce", "user"
+_ENVIRONMENT = {
+    "HOME": "/home/user", "USER": "user", "DISPLAY": ":1", "XDG_RUNTIME_DIR": "/run/user/1000", "DBUS_SESSION_BUS_ADDRESS": "unix:path=/run/user/1000/bus",
+}  # fmt: skip
+REACHED_SECONDS = 10.0
+_SHOWN_SECONDS, _LOOK_SECONDS = 90.0, 0.2
+_SETTLE_MS = 1500
+
+
+@dataclass
+class Spent:
+    """Seconds of a task that went into making branches, and how much memory they took: bytes at the most, counted as shares of pages."""
+
+    branching: list[float] = field(default_factory=list)
+    memory: int = 0
+
+
+class Desk:
+    """One desktop by the engine's client."""
+
+    def __init__(self, client: EngineClient, identity: str) -> None:
+        self.client = client
+        self.id = identity
+
+    async def script(self, script: str) -> bool:
+        """Whether a script ends with 0."""
+        status, _, _ = await self.client.run(self.id, ["bash", "-c", script], user=_USER, env=_ENVIRONMENT, cwd="/home/user")
+        return status == 0
+
+    async def until(self, script: str, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while not (there := await self.script(script)) and time.monotonic() < deadline:
+            await asyncio.sleep(_LOOK_SECONDS)
+        return there
+
+    async def prepare(self, task: Task) -> None:
+        """Bring it to where the task begins. Raises Internal."""
+        if not await self.script(task.setup) or not await self.until(task.shown, _SHOWN_SECONDS):
+            raise Internal(f"the task `{task.name}` did not begin in {self.id}")
+        await self.client.screenshot(self.id, width=320, format="jpeg", settle_ms=_SETTLE_MS * 2)
+
+    async def act(self, actions: Actions) -> bool:
+        """Act, and wait until the screen has come to rest. False when an action failed."""
+        answer = await self.client.act(self.id, actions)
+        await self.client.screenshot(self.id, width=320, format="jpeg", settle_ms=_SETTLE_MS)
+        return all(result["ok"] for result in answer["results"])
+
+    async def picture(self) -> bytes:
+        shot = await self.client.screenshot(self.id)
+        assert shot is not None  # no tag was sent
+        return shot.content
+
+
+class Way(Protocol):
+    """`begin` a task, `branch` from where it stands, `keep` one of the branches and drop the others, `end`."""
+
+    name: str
+    spent: Spent
+
+    async def begin(self, task: Task) -> None: ...
+
+    async def branch(self, count: int) -> list[Desk]: ...
+
+    async def keep(self, winner: Desk, actions: Actions) -> None: ...
+
+    async def end(self) -> None: ...
+
+
+class _Own:
+    """What both have: desktops that are theirs, and what they take."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
+        self._desks: dict[str, Desk] = {}
+        self.spent = Spent()
+
+    async def _launched(self) -> Desk:
+        made = Desk(self._client, (await self._client.launch(_IMAGE, wait=True))["id"])
+        self._desks[made.id] = made
+        return made
+
+    async def _discard(self, keep: str | None = None) -> None:
+        gone = [identity for identity in self._desks if identity != keep]
+        for identity in gone:
+            del self._desks[identity]
+        outcomes = await asyncio.gather(*(self._client.remove(identity) for identity in gone), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _weigh(self) -> None:
+        """Note what all of them take together."""
+        found = await asyncio.gather(*(self._client.stats(identity) for identity in self._desks))
+        self.spent.memory = max(self.spent.memory, sum(int(stats["pss_bytes"] or 0) for stats in found))
+
+    async def end(self) -> None:
+        await self._discard()
+
+
+class Forking(_Own):
+    """Fork the desktop as it is; the winner goes on."""
+
+    name = "tclone"
+
+    def __init__(self, client: EngineClient) -> None:
+        super().__init__(client)
+        self._current: Desk | None = None
+
+    async def begin(self, task: Task) -> None:
+        self.spent = Spent()
+        self._current = await self._launched()
+        await self._current.prepare(task)
+
+    async def branch(self, count: int) -> list[Desk]:
+        assert self._current is not None
+        began = time.monotonic()
+        result = await self._client.fork(self._current.id, copies=count)
+        self.spent.branching.append(time.monotonic() - began)
+        made = [Desk(self._client, branch["id"]) for branch in result["branches"] if branch["id"]]
+        self._desks |= {desk.id: desk for desk in made}
+        for branch in result["branches"]:
+            if branch["error"]:
+                raise Internal(f"branch {branch['id']}: {branch['error']}")
+        await self._weigh()
+        return made
+
+    async def keep(self, winner: Desk, actions: Actions) -> None:
+        self._current = winner
+        await self._discard(keep=winner.id)
+
+
+class Replaying(_Own):
+    """A fresh container for each try, in which the task is set up and all steps up to here are done again."""
+
+    name = "fresh and replay"
+
+    def __init__(self, client: EngineClient) -> None:
+        super().__init__(client)
+        self._task: Task | None = None
+        self._done: list[tuple[Actions, str]] = []
+        self._step = 0
+
+    async def begin(self, task: Task) -> None:
+        self.spent = Spent()
+        self._task, self._done, self._step = task, [], 0
+
+    async def branch(self, count: int) -> list[Desk]:
+        began = time.monotonic()
+        made = await asyncio.gather(*(self._again() for _ in range(count)), return_exceptions=True)
+        self.spent.branching.append(time.monotonic() - began)
+        for one in made:
+            if isinstance(one, BaseException):
+                raise one
+        await self._weigh()
+        return [one for one in made if isinstance(one, Desk)]
+
+    async def _again(self) -> Desk:
+        assert self._task is not None
+        desk = await self._launched()
+        await desk.prepare(self._task)
+        for actions, reached in self._done:
+            await desk.act(actions)
+            if not await desk.until(reached, REACHED_SECONDS):
+                raise Internal(f"doing `{self._task.name}` again did not lead where it led before")
+        return desk
+
+    async def keep(self, winner: Desk, actions: Actions) -> None:
+        assert self._task is not None
+        self._done.append((actions, self._task.steps[self._step].reached))
+        self._step += 1
+        await self._discard()
+
+
+async def quietly(way: Way) -> None:
+    """End a way whose task went wrong already."""
+    try:
+        await way.end()
+    except EngineError:
+        pass  # what is left is counted after the run

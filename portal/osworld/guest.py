@@ -1,0 +1,102 @@
+"""Commands inside a workspace for the OSWorld server: run by engine/guest/osworld_run.py there, which asks back what a program wants done at the desktop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from engine.client import ExecSession
+from portal.errors import BadAnswer, Conflicting, TimedOut
+from portal.node import Node, translated
+
+_USER = "@desktop"
+_RUNNER = ["python3", "-IS", "/usr/libexec/tclone/osworld/run.py"]
+# Two outputs of 4 MiB each, however they are escaped.
+_LONGEST_LINE = 50 << 20
+_STDOUT, _MOST_STDERR = 1, 4096
+# Beyond the command's own time: to start, to end, to send what it wrote.
+_GRACE_SECONDS = 30.0
+
+Asked = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+
+
+class NotStarted(Conflicting):
+    """The command could not be started: nothing was done."""
+
+    code, status = "not_started", 500
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of a command. `returncode` is None for one that was started and left."""
+
+    returncode: int | None
+    output: str
+    error: str
+    late: bool
+
+
+class Guest:
+    """One engine's workspaces."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def run(self, workspace: str, request: dict[str, Any], asked: Asked) -> Done:
+        """Run a command as the desktop's user; `asked` answers its questions. Raises NotStarted, TimedOut, BadAnswer, EngineError."""
+        seconds = float(request.setdefault("seconds", 30.0))
+        try:
+            async with asyncio.timeout(seconds + _GRACE_SECONDS):
+                with translated():
+                    async with self._node.client.exec(workspace, _RUNNER, user=_USER) as session:
+                        await session.write(json.dumps(request).encode() + b"\n")
+                        return await self._followed(workspace, session, asked)
+        except TimeoutError:
+            raise TimedOut(f"the command in {workspace} did not end within {seconds + _GRACE_SECONDS:g} s: it was ended") from None
+
+    async def _followed(self, workspace: str, session: ExecSession, asked: Asked) -> Done:
+        said = bytearray()
+        async for message in _messages(session, said):
+            if "done" in message:
+                return _done(message["done"])
+            answer = await asked({key: value for key, value in message.items() if key != "ask"})
+            await session.write(json.dumps({**answer, "answer": message.get("ask")}).encode() + b"\n")
+        if session.exit_code() in (126, 127):
+            raise NotStarted(f"{workspace} has no python3, which the OSWorld server needs inside")
+        raise BadAnswer(f"the command's runner in {workspace} ended early: {said.decode(errors='replace').strip()[-300:] or session.exit_code()}")
+
+
+async def _messages(session: ExecSession, said: bytearray) -> AsyncIterator[dict[str, Any]]:
+    """What the runner writes, an object a line; its stderr into `said`. The workspace may write anything. Raises BadAnswer."""
+    pending = bytearray()
+    async for stream, data in session.output():
+        if stream != _STDOUT:
+            said += data
+            del said[:-_MOST_STDERR]
+            continue
+        pending += data
+        if len(pending) > _LONGEST_LINE:
+            raise BadAnswer("the command's runner wrote a line without end")
+        while (end := pending.find(b"\n")) >= 0:
+            line = bytes(pending[:end])
+            del pending[: end + 1]
+            try:
+                message = json.loads(line)
+            except (ValueError, RecursionError):
+                message = None
+            if not isinstance(message, dict):
+                raise BadAnswer("the command's runner wrote something that is no message")
+            yield message
+
+
+def _done(told: object) -> Done:
+    """Raises NotStarted, BadAnswer."""
+    if isinstance(told, dict) and isinstance(told.get("failed"), str):
+        raise NotStarted(told["failed"][:500])
+    returncode = told.get("returncode") if isinstance(told, dict) else ""
+    if not isinstance(told, dict) or not isinstance(returncode, int | None) or not all(isinstance(told.get(name), str) for name in ("output", "error")):
+        raise BadAnswer("the command's runner did not say what became of it")
+    return Done(returncode, told["output"], told["error"], told.get("timeout") is True)

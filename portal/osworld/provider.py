@@ -1,0 +1,95 @@
+"""A provider for OSWorld's DesktopEnv that forks: without the pauses, and with the errors, that its VMware provider has.
+
+    from portal.osworld.provider import environment
+
+    env = environment("desk", action_space="pyautogui")
+
+Needs desktop-env and the command `tclone`, nothing else of TClone.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import Any
+
+from desktop_env.providers.base import Provider, VMManager
+
+_PREFIX = "/branches/"
+
+
+class TCloneError(Exception):
+    """A command on a machine failed; says why."""
+
+
+class TCloneProvider(Provider):
+    """Machines are desktops by their paths, /branches/NAME; their snapshots are forks (docs/reference/osworld.md)."""
+
+    def start_emulator(self, path_to_vm: str, headless: bool = True, os_type: str = "Ubuntu") -> None:
+        if path_to_vm not in _vmrun("list").splitlines():
+            _vmrun("start", path_to_vm)
+
+    def get_ip_address(self, path_to_vm: str) -> str:
+        return _vmrun("getGuestIPAddress", path_to_vm, "-wait")
+
+    def save_state(self, path_to_vm: str, snapshot_name: str) -> None:
+        _vmrun("snapshot", path_to_vm, snapshot_name)
+
+    def revert_to_snapshot(self, path_to_vm: str, snapshot_name: str) -> str:
+        _vmrun("revertToSnapshot", path_to_vm, snapshot_name)
+        return path_to_vm
+
+    def stop_emulator(self, path_to_vm: str, *_: Any, **__: Any) -> None:
+        _vmrun("stop", path_to_vm)
+
+
+class TCloneManager(VMManager):
+    """There is no pool of machines: each has its name."""
+
+    def initialize_registry(self, **_: Any) -> None:
+        """The engine knows its workspaces."""
+
+    def add_vm(self, vm_path: str, *_: Any, **__: Any) -> None:
+        """A path stays the machine's, whatever it was reverted to."""
+
+    def delete_vm(self, vm_path: str, *_: Any, **__: Any) -> None:
+        """As above."""
+
+    def occupy_vm(self, vm_path: str, pid: int, *_: Any, **__: Any) -> None:
+        """Whoever names a machine has it."""
+
+    def list_free_vms(self, **_: Any) -> list[str]:
+        return [line for line in _vmrun("list").splitlines() if line.startswith(_PREFIX)]
+
+    def check_and_clean(self, **_: Any) -> None:
+        """Nothing is left over: what a revert replaces is removed by it."""
+
+    def get_vm_path(self, **_: Any) -> str:
+        free = self.list_free_vms()
+        if not free:
+            raise TCloneError("no desktop with an OSWorld server; `tclone run webtop-xfce --osworld --name desk` launches one")
+        return free[0]
+
+
+def environment(name: str, **options: Any) -> Any:
+    """A DesktopEnv of the desktop `name`. `options` as DesktopEnv's, but for `provider_name` and `path_to_vm`.
+
+    DesktopEnv looks its provider up by a list of names that has no place for others: for the moment of its making it gets this one by VMware's name.
+    """
+    from desktop_env import desktop_env as module
+
+    before = module.create_vm_manager_and_provider
+    module.create_vm_manager_and_provider = lambda *_, **__: (TCloneManager(), TCloneProvider())
+    try:
+        return module.DesktopEnv(provider_name="vmware", path_to_vm=_PREFIX + name, **options)
+    finally:
+        module.create_vm_manager_and_provider = before
+
+
+def _vmrun(*arguments: str) -> str:
+    """The output of a command. Raises TCloneError."""
+    command = [os.environ.get("TCLONE_COMMAND", "tclone"), "vmrun", *arguments]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise TCloneError(done.stderr.strip() or f"{' '.join(command)} ended with status {done.returncode}")
+    return done.stdout.strip()
