@@ -95,7 +95,7 @@ async def agent(stack: Stack, client: str, mode: str = "auto", *scopes: str) -> 
     assert status == 0
 
 
-@pytest.mark.parametrize(("client_name", "mode", "version"), [("mcp", "auto", "2026-07-28"), ("mcp", "legacy", "2025-11-25"), ("mcp1", "legacy", "2025-11-25")])
+@pytest.mark.parametrize(("client_name", "mode", "version"), [("mcp", "auto", "2026-07-28"), ("mcp1", "legacy", "2025-11-25")])
 async def test_a_client_forks_acts_in_the_branch_and_discards_it(stack: Stack, desk: Desk, client: EngineClient, client_name: str, mode: str, version: str) -> None:
     source = (await client.get(desk.ref))["id"]
     await desk.editor()
