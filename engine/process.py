@@ -16,9 +16,10 @@ import socket
 import struct
 import termios
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from engine import bundle, runtime, syscalls
 from engine.account import Account, find_account
@@ -297,16 +298,18 @@ class Executor:
         os.set_blocking(master, False)
         await session.attach(os.dup(master), os.dup(master), None)
 
-    async def run(self, workspace: Workspace, command: Command, seconds: float) -> tuple[int, bytes, bytes]:
-        """Run a command to its end without input; (status, stdout, stderr), at most 1 MiB each. Internal at the time limit."""
+    async def run(self, workspace: Workspace, command: Command, seconds: float, whole: bool = False) -> tuple[int, bytes, bytes]:
+        """Run a command to its end without input; (status, stdout, stderr), the first MiB of each. Internal at the time limit, and with `whole` for more."""
         session = await self.start(workspace, command)
         try:
             async with asyncio.timeout(seconds):
                 session.close_stdin()
-                out, err = await asyncio.gather(_read_some(session.stdout), _read_some(session.stderr))
+                out, err = await _both(_read_some(session.stdout, whole), _read_some(session.stderr, whole))
                 return await session.wait(), out, err
         except TimeoutError:
             raise Internal(f"{command.argv[0]} in {workspace.id} did not end within {seconds:g} s") from None
+        except _TooMuch:
+            raise Internal(f"{command.argv[0]} in {workspace.id} wrote more than {_OUTPUT_LIMIT >> 20} MiB") from None
         finally:
             await session.kill()
 
@@ -315,10 +318,27 @@ class Executor:
         await asyncio.gather(*(session.kill() for session in list(self._sessions.get(workspace, ()))))
 
 
-async def _read_some(stream: asyncio.StreamReader) -> bytes:
-    """Read to the end, keep the first MiB."""
+async def _both(*reading: Coroutine[Any, Any, bytes]) -> list[bytes]:
+    """The results; when one fails the other is stopped."""
+    tasks = [asyncio.ensure_future(one) for one in reading]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _TooMuch(Exception):
+    """A command wrote more than anybody wants of it."""
+
+
+async def _read_some(stream: asyncio.StreamReader, whole: bool) -> bytes:
+    """Read to the end, keep the first MiB. Raises _TooMuch when there is more and it should be `whole`."""
     kept = bytearray()
     while chunk := await stream.read(65536):
+        if whole and len(kept) + len(chunk) > _OUTPUT_LIMIT:
+            raise _TooMuch
         kept += chunk[: max(0, _OUTPUT_LIMIT - len(kept))]
     return bytes(kept)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -83,14 +82,12 @@ async def _lies(client: EngineClient, branch: str) -> None:
     with pytest.raises(Unsupported, match="no python3"):
         await client.accessibility(branch)
     for script, error, said in (
-        ("yes '[[[['", Internal, "did not end|makes no sense"), ("head -c 3000000 /dev/zero", Internal, "makes no sense"), ("echo '{\"nodes\":[]}'", Internal, "makes no sense"),
+        ("yes '[[[['", Internal, "wrote more than 1 MiB"), ("head -c 900000 /dev/zero", Internal, "makes no sense"), ("echo '{\"nodes\":[]}'", Internal, "makes no sense"),
         ("exit 1", Unavailable, "cannot be read"),
     ):  # fmt: skip
-        await _root(client, branch, f"printf '#!/bin/sh\\n%s\\n' \"$1\" >/usr/bin/python3; chmod 755 /usr/bin/python3", script)
-        began = asyncio.get_running_loop().time()
+        await _root(client, branch, "printf '#!/bin/sh\\n%s\\n' \"$1\" >/usr/bin/python3; chmod 755 /usr/bin/python3", script)
         with pytest.raises(error, match=said):
             await client.accessibility(branch)
-        assert asyncio.get_running_loop().time() - began < 60, script
 
 
 async def _root(client: EngineClient, branch: str, script: str, *words: str) -> None:
