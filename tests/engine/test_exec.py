@@ -7,9 +7,10 @@ import time
 
 import pytest
 
+from engine import process
 from engine.client import EngineClient, ExecSession
 from engine.errors import BadRequest, NotFound
-from tests.engine.support import IMAGE, Engine, eventually, pids_of
+from tests.engine.support import IMAGE, PATIENCE, Engine, eventually, pids_of
 
 
 @pytest.fixture
@@ -158,3 +159,18 @@ async def test_the_client_of_a_command_does_not_notice_forks_of_its_workspace(cl
     assert received.decode() == f"ready\r\n{wanted}over\r\n"
     counted = [int(word) for word in numbers.split()[:-1]]
     assert counted == list(range(len(counted))) and len(counted) > 100
+
+
+async def test_of_a_flood_the_beginning_is_kept_or_it_is_refused_at_once() -> None:
+    def flood() -> asyncio.StreamReader:
+        stream = asyncio.StreamReader()
+        stream.feed_data(b"x" * (3 << 20))
+        return stream
+
+    ended = flood()
+    ended.feed_eof()
+    assert len(await process._read_some(ended, whole=False)) == 1 << 20
+    # Neither has ended: who is refused does not wait for that.
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(process._TooMuch):
+            await process._both(process._read_some(flood(), whole=True), process._read_some(asyncio.StreamReader(), whole=True))
