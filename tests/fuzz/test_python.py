@@ -11,12 +11,15 @@ import random
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 
 from engine import account, api, syscalls
+from engine.desktop import tree
 from engine.errors import EngineError
 from engine.network import dns, fdserver
+from portal.accessibility import as_text, as_xml
 from portal.stream.frames import FrameTracker
 
 _SECONDS = float(os.environ.get("TCLONE_FUZZ_SECONDS", "1"))
@@ -91,15 +94,24 @@ def _frames(data: bytes) -> None:
     assert whole.at_boundary == parts.at_boundary and whole.saw_close == parts.saw_close
 
 
+def _desktop(data: bytes) -> None:
+    told = tree.parsed(data).public()
+    assert ElementTree.fromstring(as_xml(told)).tag == "desktop-frame"
+    assert as_text(told).endswith("\n")
+
+
 _QUESTION = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07example\x03com\x00\x00\x01\x00\x01"
 _LAUNCH = {"image": "webtop", "name": "a-name", "ports": [{"container": 80, "host": 8080}], "env": {"A": "b"}, "memory": 1 << 30, "pids": 100, "command": ["sleep", "1"]}
 _FORK = {"copies": 2, "name": "b", "tcp_close": True, "ghost_limit": 100, "hostname": "h", "new_machine_id": False}
+_NODE = {"role": "push button", "name": "OK", "text": "t", "states": ["showing"], "box": [1, 2, 3, 4], "attributes": {"id": "x"}, "value": {"CurrentValue": 1.5}, "actions": [["Click", "d", "k"]]}
+_DESKTOP = {"nodes": [{"parent": None, "role": "desktop frame", "name": "", "states": []}, _NODE | {"parent": 0}, _NODE | {"parent": 1}], "truncated": False, "silent": 0}
 
 _TARGETS: dict[str, tuple[Callable[[bytes], None], list[bytes], tuple[type[Exception], ...]]] = {
     "dns": (_dns, [_QUESTION], (dns.Malformed,)),
     "fd request": (_fd_request, [b'{"op":"connect","workspace":"ws-3","port":8080,"id":7}'], (EngineError,)),
     "launch": (_launch, [json.dumps(_LAUNCH).encode()], (EngineError,)),
     "fork": (_fork, [json.dumps(_FORK).encode()], (EngineError,)),
+    "desktop": (_desktop, [json.dumps(_DESKTOP).encode()], (ValueError,)),
     "frames": (_frames, [b"\x81\x05hello\x88\x02\x03\xe8", b"\x82\xfe\x01\x00" + bytes(300), b"\x82\x7f" + bytes(7) + b"\x09123456789"], ()),
 }  # fmt: skip
 
