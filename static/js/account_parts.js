@@ -37,6 +37,8 @@ export function showOnce(dialog, note, secret) {
   });
   dialog.onSubmit = () => dialog.close();
   dialog.step([h("p", { textContent: note }), field], [copy, submitButton(again.done, "")]);
+  // As high as its text; browsers without `field-sizing` would show one line of it.
+  field.style.height = `${field.scrollHeight + 2}px`;
   field.focus();
   field.select();
 }

@@ -91,7 +91,7 @@ export class Control {
     const dialog = new Dialog(words.takeOverTitle(lease.holder), { className: "narrow" });
     const confirm = submitButton(words.takeOver, "danger");
     const { element: same } = snippet(() => ({ method: "POST", path: `/api/v1/workspaces/${this.#workspace.id}/lease`, body: { force: true }, person: true }));
-    dialog.step([h("p", { textContent: words.takeOverText(this.#workspace.name) }), same], [button(common.cancel, { on: () => dialog.close() }), confirm]);
+    dialog.step([h("p", { textContent: words.takeOverText(this.#workspace.name) })], [button(common.cancel, { on: () => dialog.close() }), confirm], [same]);
     dialog.onSubmit = async () => {
       try {
         await takeControl(this.#workspace.id, true);
@@ -136,7 +136,7 @@ function openLifetime(workspace) {
       dialog.showError(failure);
     }
   } });
-  dialog.step([h("div", { className: "life-line" }, icon("clock"), now, keep), field(words.idle, idle, words.idleHint), field(words.whole, lifetime, words.wholeHint), same.element], [button(common.cancel, { on: () => dialog.close() }), submitButton(words.save)]);
+  dialog.step([h("div", { className: "life-line" }, icon("clock"), now, keep), field(words.idle, idle, words.idleHint), field(words.whole, lifetime, words.wholeHint)], [button(common.cancel, { on: () => dialog.close() }), submitButton(words.save)], [same.element]);
   dialog.onSubmit = async () => {
     try {
       await setLifetime(workspace.id, wanted());

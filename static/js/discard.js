@@ -15,7 +15,7 @@ export function openDiscard(workspace) {
   const cancel = button(common.cancel, { on: () => dialog.close() });
   const confirm = submitButton(words.submit, "danger");
   const { element: same } = snippet(() => ({ method: "DELETE", path: `/api/v1/workspaces/${workspace.id}` }));
-  dialog.step([text, kept, same], [cancel, confirm]);
+  dialog.step([text, kept], [cancel, confirm], [same]);
   dialog.onSubmit = async () => {
     if (confirm.disabled) return;
     confirm.disabled = true;

@@ -65,6 +65,9 @@ async def test_every_dialog_fits_with_its_commands_unfolded(phone: Page) -> None
     tile = phone.locator('article[data-workspace="ws-1"]')
     for opener in (phone.locator("#launch"), tile.get_by_role("button", name="Fork", exact=True), tile.get_by_role("button", name="Lifetime"), tile.get_by_role("button", name="Discard")):
         await opener.tap()
+        # What folds out stands below the buttons, and does not move them.
+        buttons, commands = await dialog.locator(".dialog-actions").bounding_box(), await dialog.locator(".snippet").bounding_box()
+        assert buttons and commands and buttons["y"] < commands["y"]
         await dialog.locator("summary").tap()
         for language in ("Python", "curl"):
             await dialog.get_by_role("button", name=language).tap()
