@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 import tclone
@@ -245,3 +246,27 @@ async def test_a_fork_tells_of_each_child(agent: aio.Client, engine: FakeEngine,
     with pytest.raises(tclone.LimitReached) as refused:
         await desk.fork()
     assert refused.value.details["quota"]
+
+
+async def test_an_answer_that_is_lost_does_nothing_twice(agent: aio.Client, engine: FakeEngine) -> None:
+    session = agent._transport._open()
+    send, lost = session.request, 0
+
+    async def losing(method: str, *arguments: Any, **options: Any) -> aiohttp.ClientResponse:
+        """The first answer to each that does something gets lost on its way."""
+        nonlocal lost
+        answer = await send(method, *arguments, **options)
+        if method == "POST" and lost % 2 == 0:
+            lost += 1
+            answer.close()
+            raise aiohttp.ServerDisconnectedError
+        lost += method == "POST"
+        return answer
+
+    session.request = losing  # type: ignore[method-assign, assignment]
+    desk = await agent.run("webtop-xfce")
+    await desk.click(1, 2)
+    children = await desk.fork(2)
+    assert lost == 6 and all(isinstance(child, aio.Workspace) for child in children)
+    assert [verb for verb, _ in engine.calls if verb in ("launch", "act", "fork")] == ["launch", "act", "fork"]
+    assert len(engine.workspaces) == 3
