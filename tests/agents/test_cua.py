@@ -26,4 +26,4 @@ async def test_the_client_as_it_is(stack: Stack, desk: Desk) -> None:
             opened = await person.request("POST", f"/api/v1/workspaces/{branch}/cua", {"address": address})
             assert opened.status == 201, await opened.text()
         assert "ok" in await client.run("cua", SCRIPT, *addresses)
-    assert await desk.shell("test ! -e text && echo none") == "none\n"
+    assert await desk.shell("test ! -e branch-note && echo none") == "none\n"

@@ -20,14 +20,14 @@ async def eventually(what, look, seconds=60):
 
 
 async def saved(one):
-    return await one.file_exists("/home/user/text") and await one.read_text("/home/user/text")
+    return await one.file_exists("/home/user/branch-note") and await one.read_text("/home/user/branch-note")
 
 
 async def written(one, text):
-    await one.run_command("cd; : >text; setsid -f mousepad text >/dev/null 2>&1")
+    await one.run_command("cd; : >branch-note; setsid -f mousepad branch-note >/dev/null 2>&1")
 
     async def opened():
-        return "text" in (await one.run_command("xdotool getactivewindow getwindowname")).stdout
+        return "branch-note" in (await one.run_command("xdotool getactivewindow getwindowname")).stdout
 
     await eventually("an editor", opened)
     bounds = await one.get_active_window_bounds()
@@ -46,7 +46,7 @@ async def main():
         assert await one.get_screen_size() == {"width": 1280, "height": 800}
     await asyncio.gather(*(written(one, text) for one, text in zip(both, TEXTS)))
     for one, text in zip(both, TEXTS):
-        assert (await one.read_text("/home/user/text")).rstrip("\n") == text
+        assert (await one.read_text("/home/user/branch-note")).rstrip("\n") == text
         assert Image.open(io.BytesIO(await one.screenshot())).size == (1280, 800)
     await both[0].write_bytes("/home/user/blob", bytes(range(256)) * 100)
     await both[0].write_bytes("/home/user/blob", b"more", append=True)
