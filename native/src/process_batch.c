@@ -99,6 +99,40 @@ static int live_processes(const struct world *world)
     return live;
 }
 
+static int with_table_of_their_own(const struct world *world)
+{
+    int count = 0;
+    for (int i = 0; i < world->process_count; i++)
+        count += !world->processes[i]->zombie && !world->processes[i]->files_group;
+    return count;
+}
+
+static bool table_is_kept(const struct world *world)
+{
+    return with_table_of_their_own(world) < live_processes(world);
+}
+
+/*
+ * First of all a process leaves the common table: what it opens for a moment while it makes its memory map would else be in the copies that others take.
+ * Those who keep the table wait until nobody takes one any more.
+ */
+static void emit_own_table(struct context *context)
+{
+    static uint64_t left;       /* futex word: how many have */
+    struct plan *plan = context->plan;
+    const struct process *process = context->process;
+    bool kept = table_is_kept(plan->world);
+    if (kept && !left)
+        left = plan_reserve(plan, sizeof(uint32_t));
+    if (process->files_group) {
+        EMIT(&context->batch, context->label, OP_WAIT, left, (uint64_t)with_table_of_their_own(plan->world));
+        return;
+    }
+    EMIT(&context->batch, context->label, SYS_unshare, CLONE_FILES);
+    if (kept)
+        EMIT(&context->batch, context->label, OP_SIGNAL, left);
+}
+
 static void emit_descriptors(struct context *context)
 {
     struct process *process = context->process;
@@ -110,8 +144,6 @@ static void emit_descriptors(struct context *context)
     /* Who keeps the common table with others fills it once nobody else makes descriptors in it any more. */
     if (first_of_group)
         EMIT(&context->batch, context->label, OP_WAIT, plan->arena + offsetof(struct arena_control, mapped), (uint64_t)live_processes(plan->world) - 1);
-    if (!first_of_group)
-        EMIT(&context->batch, context->label, SYS_unshare, CLONE_FILES);
     for (int i = 0; i < process->fd_count; i++) {
         const struct fd_entry *entry = &process->fds[i];
         EMIT(&context->batch, context->label, SYS_dup3, SLOT(plan, entry->description), (uint64_t)entry->fd,
@@ -240,6 +272,7 @@ uint64_t process_batch(struct compiled *compiled, struct process *process, struc
         .executable = executables[process->index], .threads_ready = plan_reserve(&compiled->plan, sizeof(uint32_t)),
     };
     struct plan *plan = &compiled->plan;
+    emit_own_table(&context);
     if (memory_emit_maps(&context.batch, process, label, context.executable, err) < 0)
         return 0;
     if (!process->shares_fs)
