@@ -101,6 +101,7 @@ export const logout = () => request("POST", "/api/v1/logout");
 export const launch = (wanted) => request("POST", "/api/v1/workspaces", wanted);
 export const fork = (id, options) => request("POST", `${one(id)}/fork`, options);
 export const discard = (id) => request("DELETE", one(id));
+export const resume = (id) => request("POST", `${one(id)}/resume`);
 export const logs = (id, tail) => request("GET", `${one(id)}/logs?tail=${tail}`);
 export const ticket = (id) => request("POST", `${one(id)}/ticket`);
 export const takeControl = (id, force) => request("POST", `${one(id)}/lease`, { force });

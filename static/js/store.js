@@ -92,7 +92,7 @@ class Store extends EventTarget {
   }
 
   #takeSnapshot(event) {
-    this.workspaces = new Map(event.workspaces.map((item) => [item.id, item]));
+    this.workspaces = new Map(event.workspaces.map((item) => [item.id, shown(item)]));
     const received = performance.now();
     this.operations = new Map(
       Object.entries(event.operations).map(([id, operation]) => [id, { ...operation, phases: operation.phases.map((phase) => ({ ...phase, received })) }]),
@@ -109,7 +109,7 @@ class Store extends EventTarget {
     const operation = this.operations.get(workspace.id);
     const launching = ["created", "starting"].includes(workspace.state);
     if (operation && (operation.operation === "launch" ? !launching : workspace.state !== "forking")) this.operations.delete(workspace.id);
-    this.workspaces.set(workspace.id, workspace);
+    this.workspaces.set(workspace.id, shown(workspace));
   }
 
   #drop(id) {
@@ -163,6 +163,11 @@ class Store extends EventTarget {
     visit(null, 0);
     return found;
   }
+}
+
+/** For pages one that stands still is in a state of its own: there is no stream of it, and no fork. */
+function shown(workspace) {
+  return workspace.paused && workspace.state === "ready" ? { ...workspace, state: "paused" } : workspace;
 }
 
 function setOrDelete(map, key, value) {

@@ -1,7 +1,7 @@
 // One workspace in the grid: a header with what can be done, and its desktop, console or the reason why there is none.
 
 import { openApi } from "./api_dialog.js";
-import { discard, launch, logs } from "./api.js";
+import { discard, launch, logs, resume } from "./api.js";
 import { Console } from "./console.js";
 import { Control } from "./control.js";
 import { Desktop } from "./desktop.js";
@@ -152,6 +152,7 @@ export class Tile {
       else if (view === "console") this.#openConsole();
       else if (view === "starting") this.#openStarting();
       else if (view === "removing") this.#message(words.removing, words.removingText, []);
+      else if (view === "paused") this.#openPaused();
       else this.#openEnded();
     }
     if (view === "starting") this.#phases.update(store.operations.get(this.id)?.phases ?? []);
@@ -215,6 +216,21 @@ export class Tile {
     this.#phases = new Phases();
     this.#message(words.starting, "", [], "progress");
     this.#overlay.append(this.#phases.total, this.#phases.element);
+  }
+
+  #openPaused() {
+    const on = button(words.resume, { on: () => this.#resume(on) });
+    this.#message(states.paused, words.pausedText, [on]);
+  }
+
+  async #resume(clicked) {
+    clicked.disabled = true;
+    try {
+      await resume(this.id);
+    } catch (failure) {
+      clicked.disabled = false;
+      this.#message(words.resumeFailed, failure.message, [clicked], "error");
+    }
   }
 
   #openEnded() {

@@ -41,6 +41,16 @@ async def test_launch_fork_and_discard(page: Page, engine: FakeEngine, front: Fr
     assert "ws-3" not in engine.workspaces
 
 
+async def test_one_that_is_paused_says_so_and_goes_on_at_a_click(page: Page, engine: FakeEngine) -> None:
+    engine.add(paused=True)
+    tile = page.locator('article[data-workspace="ws-1"]')
+    await expect(tile.get_by_text("Its programs stand still")).to_be_visible()
+    await expect(tile.get_by_role("button", name="Fork", exact=True)).to_be_disabled()
+    await tile.get_by_role("button", name="Let it go on").click()
+    await expect(page.frame_locator("article iframe").get_by_text("File Manager")).to_be_visible()
+    assert engine.workspaces["ws-1"]["paused"] is False
+
+
 async def test_hostile_names_are_shown_as_text(page: Page, engine: FakeEngine) -> None:
     engine.add(name=HOSTILE, state="failed", error=HOSTILE, desktop=False)
     await expect(page.locator(".tile-name")).to_have_text(HOSTILE)
