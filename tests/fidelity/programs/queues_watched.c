@@ -13,6 +13,8 @@ static int terminal_with_a_line(void)
     MUST(ioctl(master, TIOCSPTLCK, &unlock));
     int slave = MUST(ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY));
     MUST(write(master, LINE, strlen(LINE)));
+    struct pollfd arrives = { slave, POLLIN, 0 };   /* a worker of the kernel carries it over */
+    MUST(poll(&arrives, 1, -1));
     return slave;
 }
 
