@@ -120,7 +120,7 @@ def test_outward_connections_end_in_the_branch_only(options: list[str], tmp_path
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("program", "words", "times"),
-    [("vsock", "(vsock)", 1), ("corked", "holds an unfinished datagram", 2), ("ring", "shares with the kernel", 1)],
+    [("vsock", "machine's host (vsock)", 1), ("corked", "holds an unfinished datagram", 2), ("ring", "shares with the kernel", 1)],
 )
 def test_what_cannot_be_forked_is_refused_by_name(program: str, words: str, times: int, tmp_path: Path) -> None:
     _in_child(lambda: asyncio.run(_refuse(tmp_path / "harness", program, words, times)))
