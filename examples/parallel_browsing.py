@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import html
 from dataclasses import dataclass
 
-from tclone import Screenshot, TCloneError
+from tclone import Screenshot, TCloneError, TimedOut
 from tclone.aio import Client, Workspace
 
 PORT = 8123
@@ -45,15 +46,21 @@ async def open_browser(desk: Workspace) -> None:
     options = "--no-first-run --password-store=basic --disable-gpu --start-maximized"
     await desk.exec(f"DISPLAY=:1 setsid -f chromium {options} http://127.0.0.1:{PORT}/ >/dev/null 2>&1", check=True)
     await desk.activate(await desk.wait_for_window("Topics", timeout=120))
+    # A page that is still being loaded takes the keyboard away from the address bar when it is there.
+    await desk.screenshot(settle=20)
 
 
 async def visit(branch: Workspace, topic: str) -> Found:
     """Follow one link: by the address bar, as a person would."""
-    async with branch.control() as control:
-        await control.key("ctrl+l")
-        await control.type(f"http://127.0.0.1:{PORT}/{topic}.html\n")
-    window = await branch.wait_for_window(f"All about {topic}", timeout=60)
-    return Found(topic, window.title, await branch.screenshot(settle=5))
+    for patience in (20, 60):
+        async with branch.control() as control:
+            await control.key("ctrl+l")
+            await control.type(f"http://127.0.0.1:{PORT}/{topic}.html\n")
+        # Act, then look: what did not come to pass is done again.
+        with contextlib.suppress(TimedOut):
+            window = await branch.wait_for_window(f"All about {topic}", timeout=patience)
+            return Found(topic, window.title, await branch.screenshot(settle=5))
+    raise TimedOut(f"{branch.id} did not come to the page about {topic}")
 
 
 async def browse(desk: Workspace) -> list[Found]:
