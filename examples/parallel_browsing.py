@@ -19,6 +19,7 @@ from tclone.aio import Client, Workspace
 PORT = 8123
 SITE = "/home/user/site"
 TOPICS = {"red": "#c01020", "green": "#108030", "blue": "#1030c0"}
+WHITE = (255, 255, 255)
 
 
 @dataclass
@@ -59,8 +60,24 @@ async def visit(branch: Workspace, topic: str) -> Found:
         # Act, then look: what did not come to pass is done again.
         with contextlib.suppress(TimedOut):
             window = await branch.wait_for_window(f"All about {topic}", timeout=patience)
-            return Found(topic, window.title, await branch.screenshot(settle=5))
-    raise TimedOut(f"{branch.id} did not come to the page about {topic}")
+            return Found(topic, window.title, await drawn(branch))
+    raise TimedOut(f"{branch.id} did not come to the page about {topic}", code="timeout")
+
+
+async def drawn(branch: Workspace) -> Screenshot:
+    """A picture with the page on it: a title may be there before."""
+    picture = await branch.screenshot(settle=5)
+    while colour_of(picture) == WHITE:
+        picture = await branch.wait_for_change(picture)
+    return picture
+
+
+def colour_of(picture: Screenshot) -> tuple[int, ...]:
+    """Of the page, below its middle."""
+    image = picture.image().convert("RGB")
+    pixel = image.getpixel((image.width // 2, image.height * 3 // 4))
+    assert isinstance(pixel, tuple)
+    return pixel
 
 
 async def browse(desk: Workspace) -> list[Found]:
@@ -84,9 +101,7 @@ async def main() -> None:
         await serve_site(desk)
         await open_browser(desk)
         for found in await browse(desk):
-            image = found.picture.image().convert("RGB")
-            middle = image.getpixel((image.width // 2, image.height * 3 // 4))
-            print(f"{found.topic}: {found.title}: {middle}")
+            print(f"{found.topic}: {found.title}: {colour_of(found.picture)}")
         still = await desk.wait_for_window("Topics")
         print(f"the source: {still.title}")
 
