@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import sqlite3
 import time
 from collections import OrderedDict
@@ -18,6 +19,8 @@ from portal.errors import Conflicting, Malformed
 KEY_HEADER = "Idempotency-Key"
 REPLAYED_HEADER = "Idempotent-Replayed"
 _LONGEST_KEY = 255
+KEY_PATTERN = f"^[!-~]{{1,{_LONGEST_KEY}}}$"
+_KEY = re.compile(KEY_PATTERN)
 # Answers in memory, pictures for models included, and what of them outlives a restart of the portal.
 _MOST_BYTES = 32 << 20
 _LARGEST_KEPT = 256 << 10
@@ -43,8 +46,8 @@ class Answer:
 
 def check_key(key: str | None) -> str | None:
     """A key, as it came, or None without one. Raises Malformed."""
-    if key is not None and (not 1 <= len(key) <= _LONGEST_KEY or not key.isascii() or not key.isprintable()):
-        raise Malformed(f"{KEY_HEADER} must have 1 to {_LONGEST_KEY} printable ASCII characters")
+    if key is not None and not _KEY.fullmatch(key):
+        raise Malformed(f"{KEY_HEADER} must have 1 to {_LONGEST_KEY} printable ASCII characters without spaces")
     return key
 
 

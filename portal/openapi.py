@@ -10,7 +10,7 @@ import pydantic
 
 from engine import __version__
 from portal.bodies import Body, is_needed
-from portal.once import KEY_HEADER
+from portal.once import KEY_HEADER, KEY_PATTERN
 from portal.parameters import PARTS, Parameter
 from portal.routes import PREFIX, Route
 from portal.schemas import ANSWERS, BODIES, COMPONENTS
@@ -38,7 +38,7 @@ _REFUSALS = {
 
 
 _ONCE = {
-    "name": KEY_HEADER, "in": "header", "required": False, "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
+    "name": KEY_HEADER, "in": "header", "required": False, "schema": {"type": "string", "pattern": KEY_PATTERN},
     "description": "carried out once for each: a repetition gets the first one's answer",
 }  # fmt: skip
 
