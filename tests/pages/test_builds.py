@@ -18,6 +18,9 @@ async def test_a_build_begun_elsewhere_is_seen_with_how_far_it_is(page: Page, en
     build = page.get_by_role("region", name="Building webtop-xfce")
     await expect(build).to_contain_text("Unpacking packages · 41 of 212 packages")
     await expect(build).to_contain_text(re.compile(r"1 min \d+ s"))
+    # In one line below its title.
+    title, line = await build.get_by_role("heading").bounding_box(), await build.locator(".choice-build").bounding_box()
+    assert title and line and line["y"] >= title["y"] + title["height"] and line["height"] < 40 and line["width"] > 300
     # Whoever comes later sees it, too.
     await page.reload()
     await live(page)
