@@ -1,4 +1,4 @@
-"""The agents' benchmark: the script in a model's place, a model by both kinds of messages, and what the report says."""
+"""The agents' benchmark: the script in a model's place, a model by both kinds of messages, and what the report says. On real desktops: tests/agents/test_loop.py."""
 
 from __future__ import annotations
 
