@@ -65,15 +65,6 @@ def _editor(file: str, content: str) -> str:
 
 _TERMINAL = "setsid -f xfce4-terminal --title=shell >/dev/null 2>&1\n"
 _SAVE = key("ctrl+s")
-_EDITOR: Action = {"action": "click", "x": 60, "y": 600}
-# A picture of one colour without any library: a PNG by zlib.
-_PICTURE = (
-    "python3 - <<'CODE'\nimport struct, zlib\n"
-    "def chunk(kind, body): return struct.pack('>I', len(body)) + kind + body + struct.pack('>I', zlib.crc32(kind + body))\n"
-    "for name, colour in (('a-dawn', (250, 180, 90)), ('b-noon', (90, 180, 250)), ('c-dusk', (80, 60, 140))):\n"
-    "    rows = zlib.compress((b'\\0' + bytes(colour) * 320) * 200)\n"
-    "    open(f'Pictures/{name}.png', 'wb').write(b'\\x89PNG\\r\\n\\x1a\\n' + chunk(b'IHDR', struct.pack('>IIBBBBB', 320, 200, 8, 2, 0, 0, 0)) + chunk(b'IDAT', rows) + chunk(b'IEND', b''))\nCODE\n"
-)
 
 TASKS = (
     Task(
@@ -132,11 +123,12 @@ TASKS = (
         ),
     ),
     Task(
-        "look through pictures", "creative and communication", "Show the third picture of the folder.",
-        _PICTURE + "setsid -f ristretto Pictures/a-dawn.png >/dev/null 2>&1\n", _title("a-dawn"),
+        "draw a picture", "creative and communication", "Add a red circle of radius 9 to the drawing, as its last line but one, and save it.",
+        _editor("drawing.svg", "<svg>\n</svg>\n"), _title("drawing.svg"),
         (
-            Step([key("Page_Down")], ([key("Page_Up")], [key("plus")], [key("Escape")]), _title("b-noon")),
-            Step([key("Page_Down")], ([key("Page_Up")], [key("plus")], [key("Escape")]), _title("c-dusk")),
+            Step([key("ctrl+Home"), key("Down"), text("<circle r=\"9\" fill=\"red\"/>\n"), _SAVE],
+                 ([key("ctrl+Home"), text("<circle r=\"9\" fill=\"red\"/>\n"), _SAVE], [key("ctrl+Home"), key("Down"), text("<circle r=\"9\" fill=\"blue\"/>\n"), _SAVE], [_SAVE]),
+                 "[ \"$(cat drawing.svg)\" = \"$(printf '<svg>\\n<circle r=\"9\" fill=\"red\"/>\\n</svg>')\" ]"),
         ),
     ),
     Task(
@@ -147,15 +139,12 @@ TASKS = (
         ),
     ),
     Task(
-        "copy from the browser into the editor", "several applications", "Put the code that the page shows into code.txt and save it.",
-        _page("code", "Your code", "<input id=c value=TC-4711 autofocus onfocus='this.select()'>") + _editor("code.txt", "") + "until " + _title("code.txt") + "; do sleep 0.1; done\nwmctrl -r code.txt -e 0,20,420,400,300\n" + _browser("code"),
-        _title("Your code"),
+        "open what a file names", "several applications", "The file address names a page: find it out with the terminal, and open that page from there in the browser.",
+        _page("prices", "Prices 2026", "Tea 3, coffee 4") + "printf prices.html >address\n" + _TERMINAL, _title("shell"),
         (
-            Step([key("ctrl+a"), key("ctrl+c"), {"action": "wait", "seconds": 0.3}], ([key("ctrl+a")], [key("ctrl+x"), text("x"), key("ctrl+a"), key("ctrl+c")], [key("Escape")]),
-                 "[ \"$(timeout 5 xclip -o -selection clipboard)\" = TC-4711 ]"),
-            # What of the editor is to be seen beside the browser's window.
-            Step([_EDITOR, key("ctrl+v"), _SAVE], ([key("ctrl+v"), _SAVE], [_EDITOR, _SAVE], [_EDITOR, text("TC-4771"), _SAVE]),
-                 "[ \"$(cat code.txt)\" = TC-4711 ]"),
+            Step([text("cat address | tee found\n")], ([text("cat adress\n")], [text("cat found\n")], [text("ls\n")]), "[ \"$(cat found)\" = prices.html ]"),
+            Step([text("chromium file:///home/user/site/$(cat found) >/dev/null 2>&1 &\n"), {"action": "wait", "seconds": 3.0}],
+                 ([text("chromium $(cat found) >/dev/null 2>&1 &\n")], [text("cat site/$(cat found)\n")], [text("mousepad site/$(cat found) &\n")]), _title("Prices 2026")),
         ),
     ),
     Task(

@@ -90,7 +90,7 @@ async def test_the_script_finds_its_way_whichever_branch_is_right(branches: int)
         proposed = await Scripted().propose(task, 0, [FakeDesk(task, 0)] * branches)
         assert proposed.count(task.steps[0].right) == 1
         places.add(proposed.index(task.steps[0].right))
-    assert len(places) == min(branches, len(places)) > 1
+    assert len(places) > 1
 
 
 async def test_what_goes_wrong_is_told_and_nothing_is_left() -> None:
