@@ -50,7 +50,8 @@ from engine.workspace import (
 
 log = logging.getLogger(__name__)
 
-_BODY_LIMIT = 4 << 20
+# A clipboard of 1 MiB, each of whose characters is escaped.
+_BODY_LIMIT = 8 << 20
 _REQUEST_ID_LIMIT = 128
 _PING_SECONDS = 30.0
 _LONGEST_TAIL = 100_000

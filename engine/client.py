@@ -25,6 +25,8 @@ _CONNECT_SECONDS = 5.0
 _FIRST_RETRY = 0.1
 _LONGEST_RETRY = 3.0
 _MESSAGE_LIMIT = 8 << 20
+# aiohttp wants more than this in pieces, so that nothing else waits.
+_AT_ONCE = 1 << 20
 _LINE_LIMIT = 1 << 20
 
 Workspace = dict[str, Any]
@@ -383,8 +385,12 @@ class EngineClient:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         # Encoded by us: what comes after a percent sign must arrive as it is, UTF-8 or not.
         address = URL(_BASE + path, encoded=True)
+        if body is not None:
+            encoded = json.dumps(body).encode()
+            data = io.BytesIO(encoded) if len(encoded) > _AT_ONCE else encoded
+            headers = {"Content-Type": "application/json", **(headers or {})}
         try:
-            async with self._open().request(method, address, json=body, data=data, headers=headers, read_bufsize=_LINE_LIMIT) as answer:
+            async with self._open().request(method, address, data=data, headers=headers, read_bufsize=_LINE_LIMIT) as answer:
                 if answer.status >= 400:
                     raise await _error_of(answer)
                 yield answer

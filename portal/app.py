@@ -63,7 +63,7 @@ from portal.principal import Role
 from portal.private import Private
 from portal.quotas import Quotas
 from portal.rates import Rates
-from portal.routes import Router
+from portal.routes import LONGEST_BODY, Router
 from portal.settings import Settings, SettingsStore
 from portal.sessions import ABSOLUTE_SECONDS, IDLE_SECONDS, Session
 from portal.terminal import Terminals
@@ -71,7 +71,6 @@ from portal.tickets import Tickets
 from portal.tracing import Tracing
 from portal.viewers import Viewers
 
-_BODY_LIMIT = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -137,7 +136,7 @@ class Control:
 
     def _public(self, pages: Pages) -> web.Application:
         guards = [logs.follow, self.tracing.follow, self._metrics.count, ended_lines, pages.html_errors, security.errors, security.canonical_host, security.same_origin]
-        app = web.Application(middlewares=guards, client_max_size=_BODY_LIMIT)
+        app = web.Application(middlewares=guards, client_max_size=LONGEST_BODY)
         app[security.SESSIONS] = self.sessions
         passwords = Passwords(self.database)
         logins = Logins(self.database, self.access, passwords, self.tickets)

@@ -16,11 +16,9 @@ from portal.identity import Identity
 from portal.leases import Leases
 from portal.node import Node
 from portal.principal import Scope
-from portal.routes import PREFIX, Call, Router
+from portal.routes import LONGEST_TEXT_BODY, PREFIX, Call, Router
 from portal.sockets import PerWorkspace, Sockets
 
-# Room for a clipboard's text however it is escaped.
-_LONGEST_MESSAGE = 8 << 20
 
 
 class Channels:
@@ -36,7 +34,7 @@ class Channels:
         self._router = router
         self._open = PerWorkspace("control socket")
         # Pictures are compressed already.
-        self._sockets = Sockets(_LONGEST_MESSAGE, compress=False)
+        self._sockets = Sockets(LONGEST_TEXT_BODY, compress=False)
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get(PREFIX + "/workspaces/{id}/control", self._serve)]

@@ -48,6 +48,10 @@ class Call:
         return hashlib.sha256(name.encode()).hexdigest()
 
 
+# Bytes, of requests with nothing long in them; and of those with a text of up to 1 MiB, each of whose characters may be escaped as \\u0000.
+LONGEST_BODY = 64 << 10
+LONGEST_TEXT_BODY = 8 << 20
+
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
 
 
@@ -58,6 +62,7 @@ class Route:
     `answers`: status to what it carries, a pydantic model or a sentence. `content`: the media types of what it carries. `takes`: the media
     type of a body that is not JSON. `acts`: it changes what runs inside the workspace, so a program is refused while a person has control (423).
     `once`: carried out once for each Idempotency-Key; its answer is kept in `memory`, or `kept` beyond a restart of the portal.
+    `longest`: bytes that a body in memory may have (413).
     """
 
     method: str
@@ -72,6 +77,7 @@ class Route:
     takes: str = ""
     acts: bool = False
     once: Literal["", "memory", "kept"] = ""
+    longest: int = LONGEST_BODY
 
 
 class Router:
@@ -92,6 +98,8 @@ class Router:
         async def serve(request: web.Request) -> web.StreamResponse:
             principal = self._identity.of(request)
             workspace = self.admit(request, principal, route.scope)
+            # aiohttp's own limit holds for what is read before it is known who asks.
+            request = request.clone(client_max_size=route.longest)
             body = await parsed(request, route.body) if route.body is not None else None
             call = Call(request, principal, workspace, body)
             name = call.request_id if route.once else None

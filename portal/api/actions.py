@@ -20,7 +20,7 @@ from portal.node import Node
 from portal.once import KEY_HEADER
 from portal.principal import Scope
 from portal.rates import Rates
-from portal.routes import Call, Route, Router
+from portal.routes import LONGEST_TEXT_BODY, Call, Route, Router
 
 log = logging.getLogger(__name__)
 
@@ -60,11 +60,11 @@ class Actions:
         board = one + "/clipboard"
         return [
             Route("POST", one + "/actions", Scope.CONTROL, self._act, f"Mouse, keys, windows, clipboard; once for each {KEY_HEADER}", Acts,
-                  {200: "a result for each action"}, once="memory"),
+                  {200: "a result for each action"}, once="memory", longest=LONGEST_TEXT_BODY),
             Route("GET", one + "/windows", Scope.READ, self._windows, "Its windows, the lowest first", answers={200: "the windows"}),
             # Not for `read`: who only watches is sent no clipboard either.
             Route("GET", board, Scope.CONTROL, self._clipboard, "The text of its clipboard", answers={200: "the text"}),
-            Route("PUT", board, Scope.CONTROL, self._put, "Put a text into its clipboard", Text, {204: "it is there"}),
+            Route("PUT", board, Scope.CONTROL, self._put, "Put a text into its clipboard", Text, {204: "it is there"}, longest=LONGEST_TEXT_BODY),
         ]  # fmt: skip
 
     async def act(self, call: Call, actions: list[Action], size: list[int] | None = None) -> dict[str, Any]:

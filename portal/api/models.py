@@ -19,7 +19,7 @@ from portal.models.plan import Plan
 from portal.node import Node
 from portal.parameters import Parameter
 from portal.principal import Scope
-from portal.routes import Call, Route
+from portal.routes import LONGEST_TEXT_BODY, Call, Route
 
 # So that a picture shows what came of the action: until nothing moves any more, at most so long.
 _SETTLE_MS = 2000
@@ -43,9 +43,11 @@ class Models:
         version = {"version": Parameter("of the tool", {"type": "string", "enum": list(anthropic.VERSIONS), "default": anthropic.NEWEST})}
         return [
             Route("POST", one + "anthropic", Scope.CONTROL, self._anthropic, "A tool_use block of Anthropic's computer tool",
-                  answers={200: "the tool_result block"}, query=version | size, once="memory"),
-            Route("POST", one + "openai", Scope.CONTROL, self._openai, "A computer_call of OpenAI's", answers={200: "the computer_call_output"}, query=size, once="memory"),
-            Route("POST", one + "gemini", Scope.CONTROL, self._gemini, "A function call of Gemini's computer use", answers={200: "the function_response"}, once="memory"),
+                  answers={200: "the tool_result block"}, query=version | size, once="memory", longest=LONGEST_TEXT_BODY),
+            Route("POST", one + "openai", Scope.CONTROL, self._openai, "A computer_call of OpenAI's",
+                  answers={200: "the computer_call_output"}, query=size, once="memory", longest=LONGEST_TEXT_BODY),
+            Route("POST", one + "gemini", Scope.CONTROL, self._gemini, "A function call of Gemini's computer use",
+                  answers={200: "the function_response"}, once="memory", longest=LONGEST_TEXT_BODY),
         ]  # fmt: skip
 
     async def _anthropic(self, call: Call) -> web.Response:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
+import json
 import os
 import pwd
 import shutil
@@ -99,9 +101,10 @@ class Client:
         self, method: str, path: str, body: object = None, headers: dict[str, str | None] | None = None, **options: Any
     ) -> aiohttp.ClientResponse:
         """One request, its body read. `headers`: changes to the usual ones, None leaves one out."""
-        if body is not None:
-            options["json"] = body
         sent = self.headers(**(headers or {}))
+        if body is not None:
+            options["data"] = io.BytesIO(json.dumps(body).encode())
+            sent.setdefault("Content-Type", "application/json")
         async with self._session.request(
             method, f"http://control{path}", headers=sent, allow_redirects=False, **options
         ) as answer:

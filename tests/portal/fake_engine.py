@@ -88,7 +88,7 @@ class FakeEngine:
     # Life
 
     async def start(self) -> None:
-        app = web.Application(middlewares=[self._misbehave])
+        app = web.Application(middlewares=[self._misbehave], client_max_size=8 << 20)
         one = "/v1/workspaces/{ref}"
         app.add_routes(
             [

@@ -142,6 +142,18 @@ async def test_what_is_no_batch(portal: Portal, engine: FakeEngine, body: object
     assert acted(engine) == []
 
 
+async def test_texts_may_be_as_long_as_documented_however_they_are_written(portal: Portal, engine: FakeEngine) -> None:
+    """One character may take 12 bytes in JSON: 10 000 typed ones 120 kB, a clipboard of 1 MiB of control characters 6 MiB."""
+    engine.add()
+    agent = await program(portal, await portal.login(), "control")
+    typed, kept = "\N{GRINNING FACE}" * 10_000, "\x01" * (1 << 20)
+    assert (await agent.request("POST", ONE + "/actions", {"actions": [{"action": "type", "text": typed}]})).status == 200
+    assert (await agent.request("POST", ONE + "/computer/anthropic", {"action": "type", "text": typed})).status == 200
+    assert (await agent.request("PUT", ONE + "/clipboard", {"text": kept})).status == 204
+    assert (await agent.request("PUT", ONE + "/clipboard", {"text": kept + "x"})).status == 400
+    assert (await agent.request("PUT", ONE + "/clipboard", {"text": kept * 2})).status == 413
+
+
 async def test_the_clipboard(portal: Portal, engine: FakeEngine) -> None:
     engine.add()
     agent = await program(portal, await portal.login(), "control")
