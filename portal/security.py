@@ -119,7 +119,9 @@ async def same_origin(request: web.Request, handler: Handler) -> web.StreamRespo
         if hdrs.ORIGIN not in request.headers and not request.cookies:
             raise LoginNeeded("send a token; what comes from a page of the portal has an Origin")
         require_same_origin(request)
-    if request.method not in _SAFE and request.body_exists and request.content_type not in _bodies(request):
+    # A method that is not there is told as such: there is no body that it would take.
+    served = request.match_info.http_exception is None
+    if served and request.method not in _SAFE and request.body_exists and request.content_type not in _bodies(request):
         raise WrongType(f"the body is of type {request.content_type}; send it with Content-Type: {' or '.join(_bodies(request))}")
     return await handler(request)
 

@@ -268,3 +268,9 @@ async def test_an_image_that_nobody_can_build_is_not_there(portal: Portal, engin
     answer = await (await portal.login()).request("POST", "/api/v1/images/nothing/build")
     assert (answer.status, (await answer.json())["error"]["code"]) == (404, "not_found")
     assert engine.calls == []
+
+
+async def test_a_method_that_is_not_there_is_told_before_its_body_is_looked_at(portal: Portal) -> None:
+    client = await portal.login()
+    answer = await client.request("TRACE", "/api/v1/workspaces/ws-1/file?path=/x", headers={"Content-Type": "application/octet-stream"}, data=b"x")
+    assert answer.status == 405
