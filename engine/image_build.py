@@ -21,7 +21,7 @@ from pathlib import Path
 from engine import image_apt, image_recipe
 from engine.config import Config
 from engine.errors import BadRequest, Internal, Unavailable
-from engine.image_process import environment, run_confined, run_in_root
+from engine.image_process import run_confined, run_in_root
 from engine.image_recipe import PythonSpec, Recipe
 from engine.images import Image, ImageStore, Progress, ProgressClock
 

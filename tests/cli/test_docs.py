@@ -38,6 +38,12 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in _anchors(target), f"{link} in {page}"
 
 
+def test_the_readme_leads_to_every_page() -> None:
+    text = (REPO / "README.md").read_text()
+    pages = [str(page.relative_to(REPO)) for page in (REPO / "docs").rglob("*.md")]
+    assert [page for page in pages if page not in text] == [] and len(pages) > 30
+
+
 def _commands(text: str) -> Iterator[list[str]]:
     """Each `tclone …` of the code blocks as words: at the start of a line, in `$(…)`, or indented in a loop."""
     for block in _CODE.findall(text):
