@@ -1,18 +1,20 @@
-"""What the panels of a workspace's page ask of the engine: servers, files, changes, memory, a terminal. Errors are those of portal/node.py."""
+"""What is inside workspaces, as pages and programs ask for it: servers, files, changes, memory, commands. Errors are those of portal/node.py."""
 
 from __future__ import annotations
 
 import contextlib
+import posixpath
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import aiohttp
 
 from engine.account import DESKTOP_USER
 from engine.client import ExecSession
-from engine.errors import LimitReached
-from portal.errors import BadAnswer
+from engine.errors import Conflict, LimitReached, NotFound
+from portal.errors import BadAnswer, Malformed
 from portal.node import Node, translated
 
 # A login shell of whoever the desktop belongs to; images need not have bash.
@@ -20,6 +22,7 @@ _SHELL = ["/bin/sh", "-c", "cd; if [ -x /bin/bash ]; then exec /bin/bash -l; fi;
 # Of a command whose output is answered as a whole.
 _MOST_OUTPUT = 8 << 20
 _PIECE = 256 << 10
+_LONGEST_PATH = 4000
 # Of the engine's answer to a read that the browser may know.
 _READ_HEADERS = ("Content-Length", "Content-Range", "Accept-Ranges", "ETag", "Last-Modified")
 
@@ -47,8 +50,41 @@ class Inside:
 
     # Files
 
+    async def path(self, identity: str, given: object) -> bytes:
+        """A clean absolute path of what a program wrote; `~` and what is relative count from the home of the desktop's user. Raises Malformed."""
+        if not isinstance(given, str) or not given or "\0" in given or len(given) > _LONGEST_PATH:
+            raise Malformed(f"path must be a text of 1 to {_LONGEST_PATH} characters without NUL")
+        try:
+            path = given.encode(errors="surrogateescape")
+        except UnicodeEncodeError:
+            raise Malformed("path: half of a surrogate pair is no character") from None
+        if path == b"~" or path.startswith(b"~/"):
+            path = path[2:] or b"."
+        if not path.startswith(b"/"):
+            home = unquote_to_bytes((await self.list_files(identity, b"/"))["home"])
+            path = home.rstrip(b"/") + b"/" + path
+        return b"/" + posixpath.normpath(path).lstrip(b"/")
+
     async def list_files(self, identity: str, path: bytes) -> dict[str, Any]:
-        return _object(await self._node.bounded(self._node.client.list_files(identity, path)))
+        """{"entries", "home", …}, the names in them percent-encoded. Raises NotFound, Conflict for what is no directory."""
+        found = _object(await self._node.bounded(self._node.client.list_files(identity, path)))
+        if not isinstance(found.get("entries"), list) or not isinstance(found.get("home"), str):
+            raise BadAnswer("the engine's answer is no list of files; see its log")
+        return found
+
+    async def entry(self, identity: str, path: bytes) -> dict[str, Any]:
+        """What is at an absolute path, as its directory lists it. Raises NotFound, also when what should be its directory is none."""
+        if path == b"/":
+            return {"name": "/", "encoded": "/", "kind": "directory", "size": 0, "mode": 0o755, "uid": 0, "gid": 0, "modified": 0}
+        parent, name = posixpath.split(path)
+        try:
+            listed = (await self.list_files(identity, parent))["entries"]
+        except Conflict as error:
+            raise NotFound(error.message) from None
+        for item in listed:
+            if unquote_to_bytes(str(item["encoded"])) == name:
+                return _object(item)
+        raise NotFound(f"there is no {path.decode(errors='replace')} in {identity}")
 
     async def make_directory(self, identity: str, path: bytes) -> dict[str, Any]:
         return _object(await self._node.bounded(self._node.client.make_directory(identity, path)))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from urllib.parse import unquote_to_bytes
 
 from aiohttp import hdrs, web
 
 from engine.query import base_of, check_path, path_of, switch
-from portal import audit
+from portal import audit, pieces
 from portal.errors import Malformed, WrongType
 from portal.identity import Identity
 from portal.inside import Inside, read_headers
@@ -17,7 +16,6 @@ from portal.parameters import BASE, PATH, flag
 from portal.principal import Scope
 from portal.routes import PREFIX, Call, Route, Router
 
-_PIECE = 256 << 10
 _BYTES = "application/octet-stream"
 
 
@@ -84,14 +82,7 @@ class Files:
             await answer.prepare(request)
             if request.method == "HEAD" or source.status == 304:
                 return answer
-            try:
-                async for piece in source.content.iter_chunked(_PIECE):
-                    await answer.write(piece)
-            except Exception:
-                # Half of it has gone out: a connection that breaks off tells the browser that this is not all.
-                if request.transport is not None:
-                    request.transport.abort()
-                raise
+            await pieces.send(source, request, answer)
         return answer
 
     async def _write(self, call: Call) -> web.Response:
@@ -99,9 +90,8 @@ class Files:
         if request.content_type != _BYTES:
             raise WrongType(f"the body is of type {request.content_type}; send a file with Content-Type: {_BYTES}")
         overwrite = switch(request, "overwrite")
-        pieces = _pieces(request)
         with audit.outcome("upload", call.principal, call.workspace) as told:
-            entry = await self._inside.write_file(call.workspace, path_of(request), pieces, request.content_length, overwrite)
+            entry = await self._inside.write_file(call.workspace, path_of(request), pieces.of_body(request), request.content_length, overwrite)
             told["size"] = entry.get("size")
         return web.json_response(entry, status=201)
 
@@ -121,11 +111,6 @@ class Files:
 
     async def _compare(self, call: Call) -> web.Response:
         return web.json_response(await self._inside.compare_file(call.workspace, path_of(call.request), base_of(call.request)))
-
-
-async def _pieces(request: web.Request) -> AsyncIterator[bytes]:
-    while piece := await request.content.readany():
-        yield piece
 
 
 def attachment(path: bytes) -> str:

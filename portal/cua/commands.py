@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import base64
 import binascii
-import posixpath
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import unquote_to_bytes
-
-import pydantic
 
 from engine.account import DESKTOP_USER
-from engine.desktop.actions import Action
 from engine.errors import EngineError, NotFound
-from portal import audit
+from portal import audit, pieces
 from portal.api.actions import Actions, succeeded
 from portal.errors import Malformed, PortalError
 from portal.inside import Inside
+from portal.models.plan import action_of
 from portal.node import Node
 from portal.rates import Rates
 from portal.routes import Call, Router
 
 VERSION = "0.1.25"
 LARGEST = 8 << 20
-_LONGEST_PATH = 4000
 _MOST_NOTCHES = 100
 _MOST_NODES = 2000
 _BUTTONS = ("left", "middle", "right")
-_ACTION: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(Action)
 
 Params = dict[str, Any]
 Command = Callable[[Call, Params], Awaitable[dict[str, Any]]]
@@ -76,11 +70,7 @@ class Commands:
     # The screen
 
     async def _act(self, call: Call, planned: list[Params]) -> dict[str, Any]:
-        try:
-            actions = [_ACTION.validate_python(action) for action in planned]
-        except pydantic.ValidationError as error:
-            raise Malformed(error.errors(include_url=False, include_input=False)[0]["msg"][:200]) from None
-        answer = await self._actions.act_by_key(call, actions, None, None)
+        answer = await self._actions.act_by_key(call, [action_of(action) for action in planned], None, None)
         return {"results": succeeded(answer), "cursor": answer["cursor"], "screen": answer["screen"]} if planned else {}
 
     async def _version(self, call: Call, params: Params) -> dict[str, Any]:
@@ -125,15 +115,10 @@ class Commands:
         return {"stdout": out.decode(errors="replace"), "stderr": err.decode(errors="replace"), "return_code": status}
 
     async def _kind(self, call: Call, params: Params) -> str | None:
-        path = await self._path(call, params)
-        if path == b"/":
-            return "directory"
-        parent, name = posixpath.split(path)
         try:
-            listed = (await self._inside.list_files(call.workspace, parent))["entries"]
-        except EngineError:
+            return str((await self._inside.entry(call.workspace, await self._path(call, params)))["kind"])
+        except NotFound:
             return None
-        return next((str(item["kind"]) for item in listed if unquote_to_bytes(str(item["encoded"])) == name), None)
 
     async def _file_exists(self, call: Call, params: Params) -> dict[str, Any]:
         return {"exists": await self._kind(call, params) == "file"}
@@ -189,7 +174,7 @@ class Commands:
                 if status != 0:
                     raise Malformed(said.decode(errors="replace").strip()[-300:] or f"it ended with {status}")
             else:
-                await self._inside.write_file(call.workspace, path, _once(content), len(content), True)
+                await self._inside.write_file(call.workspace, path, pieces.of_whole(content), len(content), True)
         return {}
 
     async def _create(self, call: Call, params: Params) -> dict[str, Any]:
@@ -205,17 +190,7 @@ class Commands:
         return {}
 
     async def _path(self, call: Call, params: Params) -> bytes:
-        """A clean absolute path; others count from the home of the desktop's user. Raises Malformed."""
-        given = _text(params, "path")
-        if not given or "\0" in given or len(given) > _LONGEST_PATH:
-            raise Malformed("path is missing, or is none")
-        path = given.encode(errors="surrogateescape")
-        if path == b"~" or path.startswith(b"~/"):
-            path = path[2:] or b"."
-        if not path.startswith(b"/"):
-            home = unquote_to_bytes(str((await self._inside.list_files(call.workspace, b"/"))["home"]))
-            path = home.rstrip(b"/") + b"/" + path
-        return b"/" + posixpath.normpath(path).lstrip(b"/")
+        return await self._inside.path(call.workspace, params.get("path"))
 
 
 def _planned(command: str, params: Params) -> list[Params]:
@@ -291,7 +266,3 @@ def _button(params: Params) -> str:
 def _key(name: str) -> str:
     """The client pastes by the key Command, which Linux has not: what it means is Control."""
     return "ctrl" if name == "command" else name
-
-
-async def _once(content: bytes) -> AsyncIterator[bytes]:
-    yield content

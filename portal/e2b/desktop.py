@@ -9,19 +9,17 @@ from __future__ import annotations
 import re
 import shlex
 from collections import OrderedDict
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-import pydantic
-
 from engine.desktop.actions import Action
 from engine.errors import EngineError
-from portal import audit
+from portal import audit, pieces
 from portal.api.actions import Actions, succeeded
 from portal.e2b.running import Wanted
-from portal.errors import Held, Malformed, PortalError, TooMany
+from portal.errors import Held, PortalError, TooMany
 from portal.inside import Inside
+from portal.models.plan import action_of
 from portal.node import Node
 from portal.routes import Call
 
@@ -32,7 +30,6 @@ _LISTENS = re.compile(r'netstat -tuln \| grep ":([0-9]{1,5}) "')
 _DISPLAY = re.compile(r":[0-9]{1,2}")
 _MOST_STREAMED = 10_000
 _MOST_CLICKS = 3
-_ACTION: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(Action)
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,7 @@ class Desktop:
         with audit.outcome("screenshot", call.principal, call.workspace):
             shot = await self._node.screenshot(call.workspace, None)
             assert shot is not None, "only a picture that is asked for with a tag can be the one that is known"
-            await self._inside.write_file(call.workspace, path.encode(), _once(shot.content), len(shot.content), True)
+            await self._inside.write_file(call.workspace, await self._inside.path(call.workspace, path), pieces.of_whole(shot.content), len(shot.content), True)
         return Answered()
 
     def _pretended(self, workspace: str, script: str, words: list[str]) -> Answered | None:
@@ -138,12 +135,7 @@ def _planned(words: list[str]) -> list[Action] | None:
             wanted = [{"action": "cursor"}]
         case _:
             return None
-    if wanted is None:
-        return None
-    try:
-        return [_ACTION.validate_python(action) for action in wanted]
-    except pydantic.ValidationError as error:
-        raise Malformed(error.errors(include_url=False, include_input=False)[0]["msg"][:200]) from None
+    return None if wanted is None else [action_of(action) for action in wanted]
 
 
 def _clicks(button: str, count: int) -> list[dict[str, Any]] | None:
@@ -154,7 +146,3 @@ def _clicks(button: str, count: int) -> list[dict[str, Any]] | None:
         return None
     whole, rest = divmod(count, _MOST_CLICKS)
     return [{"action": "click", "button": _BUTTONS[button], "count": part} for part in [_MOST_CLICKS] * whole + [rest] * bool(rest)]
-
-
-async def _once(content: bytes) -> AsyncIterator[bytes]:
-    yield content

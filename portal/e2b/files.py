@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 from aiohttp import BodyPartReader, hdrs, web
 
 from engine.errors import Conflict, EngineError, NotFound
-from portal import audit
+from portal import audit, pieces
 from portal.e2b.connect import RpcError, message_of, refusal
 from portal.e2b.keys import Keys
 from portal.e2b.processes import user_of
@@ -25,8 +25,6 @@ from portal.principal import Principal, Scope
 from portal.routes import Router
 
 _SERVICE = PREFIX + "/filesystem.Filesystem/"
-_PIECE = 256 << 10
-_LONGEST_PATH = 4000
 _MOST_LISTED = 10_000
 _MOST_FILES = 64
 _FILENAME = re.compile(r'; filename="((?:[^"\\]|\\.)*)"')
@@ -83,14 +81,14 @@ class FileService:
     # The service
 
     async def _stat(self, principal: Principal, workspace: str, message: dict[str, Any], user: str) -> dict[str, Any]:
-        return {"entry": await self._entry(workspace, await self._path(workspace, message.get("path")))}
+        return {"entry": await self._entry(workspace, await self._inside.path(workspace, message.get("path")))}
 
     async def _list(self, principal: Principal, workspace: str, message: dict[str, Any], user: str) -> dict[str, Any]:
         depth = message.get("depth") or 1
         if not isinstance(depth, int) or not 1 <= depth <= 100:
             raise Malformed("depth must be from 1 to 100")
         entries: list[dict[str, Any]] = []
-        waiting = [(await self._path(workspace, message.get("path")), depth)]
+        waiting = [(await self._inside.path(workspace, message.get("path")), depth)]
         while waiting:
             path, left = waiting.pop(0)
             for item in (await self._inside.list_files(workspace, path))["entries"]:
@@ -103,15 +101,15 @@ class FileService:
         return {"entries": entries}
 
     async def _make(self, principal: Principal, workspace: str, message: dict[str, Any], user: str) -> dict[str, Any]:
-        path = await self._path(workspace, message.get("path"))
+        path = await self._inside.path(workspace, message.get("path"))
         with audit.outcome("make-directory", principal, workspace):
             if not await self._made(workspace, path):
                 raise RpcError("already_exists", f"{path.decode(errors='replace')} is there already", 409)
         return {"entry": await self._entry(workspace, path)}
 
     async def _move(self, principal: Principal, workspace: str, message: dict[str, Any], user: str) -> dict[str, Any]:
-        source = await self._path(workspace, message.get("source"))
-        target = await self._path(workspace, message.get("destination"))
+        source = await self._inside.path(workspace, message.get("source"))
+        target = await self._inside.path(workspace, message.get("destination"))
         await self._entry(workspace, source)
         with audit.outcome("move", principal, workspace):
             words = ["mv", "-T", "--", source.decode(errors="surrogateescape"), target.decode(errors="surrogateescape")]
@@ -121,7 +119,7 @@ class FileService:
         return {"entry": await self._entry(workspace, target)}
 
     async def _remove(self, principal: Principal, workspace: str, message: dict[str, Any], user: str) -> dict[str, Any]:
-        path = await self._path(workspace, message.get("path"))
+        path = await self._inside.path(workspace, message.get("path"))
         with audit.outcome("remove-file", principal, workspace):
             await self._inside.remove_file(workspace, path, recursive=True)
         return {}
@@ -131,19 +129,12 @@ class FileService:
     async def _read(self, request: web.Request) -> web.StreamResponse:
         try:
             _, workspace = self._enter(request, acts=False)
-            path = await self._path(workspace, request.query.get("path"))
+            path = await self._inside.path(workspace, request.query.get("path"))
             async with self._inside.read_file(workspace, path, {}) as source:
                 answer = web.StreamResponse(headers={hdrs.CONTENT_TYPE: _BYTES})
                 answer.content_length = source.content_length
                 await answer.prepare(request)
-                try:
-                    async for piece in source.content.iter_chunked(_PIECE):
-                        await answer.write(piece)
-                except Exception:
-                    # Half of it has gone out: a connection that breaks off tells the client that this is not all.
-                    if request.transport is not None:
-                        request.transport.abort()
-                    raise
+                await pieces.send(source, request, answer)
                 return answer
         except (PortalError, EngineError) as error:
             return _refused(error)
@@ -152,7 +143,7 @@ class FileService:
         try:
             principal, workspace = self._enter(request, acts=True)
             if request.content_type == _BYTES:
-                return web.json_response([await self._put(principal, workspace, request.query.get("path"), _pieces(request))])
+                return web.json_response([await self._put(principal, workspace, request.query.get("path"), pieces.of_body(request))])
             if request.content_type != "multipart/form-data":
                 raise Malformed(f"a file is sent as {_BYTES} or multipart/form-data")
             written: list[dict[str, Any]] = []
@@ -160,46 +151,24 @@ class FileService:
                 if not isinstance(part, BodyPartReader) or len(written) >= _MOST_FILES:
                     raise Malformed(f"the form must have up to {_MOST_FILES} files and nothing else")
                 # One file is named by the address, several by their own names.
-                written.append(await self._put(principal, workspace, request.query.get("path") or _named(part), _part(part)))
+                written.append(await self._put(principal, workspace, request.query.get("path") or _named(part), pieces.of_part(part)))
             return web.json_response(written)
         except (PortalError, EngineError) as error:
             return _refused(error)
 
-    async def _put(self, principal: Principal, workspace: str, name: object, pieces: AsyncIterator[bytes]) -> dict[str, Any]:
-        path = await self._path(workspace, name)
+    async def _put(self, principal: Principal, workspace: str, name: object, content: AsyncIterator[bytes]) -> dict[str, Any]:
+        path = await self._inside.path(workspace, name)
         with audit.outcome("upload", principal, workspace) as told:
             await self._made(workspace, posixpath.dirname(path))
-            entry = await self._inside.write_file(workspace, path, pieces, None, True)
+            entry = await self._inside.write_file(workspace, path, content, None, True)
             told["size"] = entry.get("size")
         return {"name": posixpath.basename(path).decode(errors="replace"), "type": "file", "path": path.decode(errors="replace")}
 
     # Inside
 
-    async def _path(self, workspace: str, given: object) -> bytes:
-        """A clean absolute path; others count from the home of the desktop's user. Raises Malformed."""
-        if not isinstance(given, str) or not given or "\0" in given or len(given) > _LONGEST_PATH:
-            raise Malformed("a path is missing, or is none")
-        path = given.encode(errors="surrogateescape")
-        if path == b"~" or path.startswith(b"~/"):
-            path = path[2:] or b"."
-        if not path.startswith(b"/"):
-            home = unquote_to_bytes(str((await self._inside.list_files(workspace, b"/"))["home"]))
-            path = home.rstrip(b"/") + b"/" + path
-        return b"/" + posixpath.normpath(path).lstrip(b"/")
-
     async def _entry(self, workspace: str, path: bytes) -> dict[str, Any]:
-        """What is at a path. Raises NotFound."""
-        if path == b"/":
-            return _shown({"kind": "directory", "size": 0, "mode": 0o755, "uid": 0, "gid": 0, "modified": 0}, path)
-        parent, name = posixpath.split(path)
-        try:
-            listed = (await self._inside.list_files(workspace, parent))["entries"]
-        except Conflict as error:
-            raise NotFound(error.message) from None  # what should be its directory is none
-        for item in listed:
-            if unquote_to_bytes(str(item["encoded"])) == name:
-                return _shown(item, path)
-        raise NotFound(f"there is no {path.decode(errors='replace')}")
+        """What is at a path, as envd tells it. Raises NotFound."""
+        return _shown(await self._inside.entry(workspace, path), path)
 
     async def _made(self, workspace: str, path: bytes) -> bool:
         """Make a directory and those above it that are missing; False when it is there. Raises EngineError."""
@@ -227,20 +196,10 @@ def _refused(error: PortalError | EngineError) -> web.Response:
     return web.json_response({"code": status, "message": message}, status=status)
 
 
-async def _pieces(request: web.Request) -> AsyncIterator[bytes]:
-    while piece := await request.content.readany():
-        yield piece
-
-
 def _named(part: BodyPartReader) -> str | None:
     """The name that a client gave a file: a whole path, of which aiohttp's own `filename` takes the first slash."""
     found = _FILENAME.search(part.headers.get(hdrs.CONTENT_DISPOSITION, ""))
     return found[1].replace("\\\\", "\\").replace("%22", '"') if found else None
-
-
-async def _part(part: BodyPartReader) -> AsyncIterator[bytes]:
-    while piece := await part.read_chunk(_PIECE):
-        yield piece
 
 
 def _shown(item: dict[str, Any], path: bytes) -> dict[str, Any]:

@@ -25,13 +25,17 @@ class Plan:
 
 def action(name: str, **fields: Any) -> Action:
     """One of our actions; fields that are None count as absent. Raises Malformed, which names the field."""
-    given = {key: value for key, value in fields.items() if value is not None}
+    return action_of({"action": name, **{key: value for key, value in fields.items() if value is not None}})
+
+
+def action_of(planned: dict[str, Any]) -> Action:
+    """An object with `action` as one of our actions. Raises Malformed, which names the field."""
     try:
-        return _ACTION.validate_python({"action": name, **given})
+        return _ACTION.validate_python(planned)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"][1:])
-        raise Malformed(f"{name}{'.' if where else ''}{where[:60]}: {first['msg'][:200]}") from None
+        raise Malformed(f"{planned.get('action')}{'.' if where else ''}{where[:60]}: {first['msg'][:200]}") from None
 
 
 def known(given: dict[str, Any], what: str, *names: str) -> None:

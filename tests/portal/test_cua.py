@@ -53,6 +53,12 @@ async def test_the_client_as_it_is_by_token(portal: Portal, engine: FakeEngine) 
     assert answer.status == 200 and said.startswith("data: ") and json.loads(said[6:])["success"] is True
     refused = json.loads((await (await agent.request("POST", "/cmd", {"command": "left_click", "params": {"x": "a"}}, headers=shown)).text())[6:])
     assert refused["success"] is False and refused["code"] == "bad_request"
+    # What is no path is told as such. That the engine is away (below) does not mean that there is no file.
+    for path in ("\ud800", "", "a\0b", 7):
+        none = json.loads((await (await agent.request("POST", "/cmd", {"command": "write_text", "params": {"path": path, "content": "x"}}, headers=shown)).text())[6:])
+        assert (none["success"], none["code"]) == (False, "bad_request"), path
+    asked = {"command": "file_exists", "params": {"path": "~/notes.txt"}}
+    assert json.loads((await (await agent.request("POST", "/cmd", asked, headers=shown)).text())[6:]) == {"success": True, "exists": True}
     for wrong, status in ((shown | {"X-API-Key": "tct_x"}, 401), (shown | {"X-API-Key": None}, 401), (shown | {"X-Container-Name": "desk"}, 400)):
         assert (await agent.request("POST", "/cmd", {"command": "version"}, headers=wrong)).status == status
     # What a command says is held in memory: not without end.
@@ -62,6 +68,12 @@ async def test_the_client_as_it_is_by_token(portal: Portal, engine: FakeEngine) 
     stranger = await program(portal, await portal.user(await portal.login(), "other"), "control")
     theirs: dict[str, str | None] = {**shown, "X-API-Key": stranger._token}  # type: ignore[attr-defined]
     assert (await stranger.request("POST", "/cmd", {"command": "version"}, headers=theirs)).status == 404
+    for behaviour, code in (("bad", "bad_answer"), ("away", "unavailable")):
+        engine.behaviour = behaviour
+        if behaviour == "away":
+            await engine.stop()
+        lost = json.loads((await (await agent.request("POST", "/cmd", asked, headers=shown)).text())[6:])
+        assert (lost["success"], lost["code"]) == (False, code)
 
 
 async def test_each_address_is_one_workspaces_and_closes_with_it_and_with_the_token(portal: Portal, engine: FakeEngine) -> None:

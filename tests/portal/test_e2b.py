@@ -48,6 +48,9 @@ async def test_a_revoked_token_closes_its_sandboxes(portal: Portal, engine: Fake
     made = await (await agent.request("POST", "/e2b/sandboxes/ws-1/connect", {}, headers=headers)).json()
     shown: dict[str, str | None] = {"Authorization": None, "X-Access-Token": made["envdAccessToken"], "E2b-Sandbox-Id": "ws-1"}
     assert (await agent.request("GET", "/e2b/health", headers=shown)).status == 204
+    for path in ("\ud800", "", "a\0b", 7):
+        refused = await agent.request("POST", "/e2b/filesystem.Filesystem/Stat", {"path": path}, headers=shown)
+        assert refused.status == 400 and (await refused.json())["code"] == "invalid_argument", path
     # Neither the API key of the owner nor a login is of use there, nor a key with another's number in it.
     for wrong in (shown | {"X-Access-Token": agent._token}, shown | {"X-Access-Token": None}, shown | {"E2b-Sandbox-Id": "ws-2"}):  # type: ignore[attr-defined]
         assert (await agent.request("GET", "/e2b/health", headers=wrong)).status == 401
