@@ -298,13 +298,13 @@ class Executor:
         os.set_blocking(master, False)
         await session.attach(os.dup(master), os.dup(master), None)
 
-    async def run(self, workspace: Workspace, command: Command, seconds: float, whole: bool = False) -> tuple[int, bytes, bytes]:
-        """Run a command to its end without input; (status, stdout, stderr), the first MiB of each. Internal at the time limit, and with `whole` for more."""
+    async def run(self, workspace: Workspace, command: Command, seconds: float) -> tuple[int, bytes, bytes]:
+        """Run a command to its end without input; (status, stdout, stderr). Raises Internal at the time limit, and at once for more than a MiB of either."""
         session = await self.start(workspace, command)
         try:
             async with asyncio.timeout(seconds):
                 session.close_stdin()
-                out, err = await _both(_read_some(session.stdout, whole), _read_some(session.stderr, whole))
+                out, err = await _both(_read_all(session.stdout), _read_all(session.stderr))
                 return await session.wait(), out, err
         except TimeoutError:
             raise Internal(f"{command.argv[0]} in {workspace.id} did not end within {seconds:g} s") from None
@@ -333,13 +333,13 @@ class _TooMuch(Exception):
     """A command wrote more than anybody wants of it."""
 
 
-async def _read_some(stream: asyncio.StreamReader, whole: bool) -> bytes:
-    """Read to the end, keep the first MiB. Raises _TooMuch when there is more and it should be `whole`."""
+async def _read_all(stream: asyncio.StreamReader) -> bytes:
+    """Read to the end. Raises _TooMuch for more than a MiB: a flood would be read until the time is up, to be thrown away."""
     kept = bytearray()
     while chunk := await stream.read(65536):
-        if whole and len(kept) + len(chunk) > _OUTPUT_LIMIT:
+        kept += chunk
+        if len(kept) > _OUTPUT_LIMIT:
             raise _TooMuch
-        kept += chunk[: max(0, _OUTPUT_LIMIT - len(kept))]
     return bytes(kept)
 
 

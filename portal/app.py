@@ -159,7 +159,7 @@ class Control:
         app.add_routes(self._router.bind(routes))
         self._e2b = E2b(
             self.identity, places.sandbox_key, self.node, self._inside, self._router, owners=self.owners, lifetimes=self.lifetimes, workspaces=workspaces,
-            forks=self.forks, once=self._once, actions=self._actions, rates=self._rates, metadata=self._metadata,
+            forks=self.forks, once=self._once, actions=self._actions, rates=self._rates, metadata=self._metadata, endings=self.access.endings,
         )  # fmt: skip
         app.add_routes(self._e2b.routes())
         app.on_response_prepare.append(security.add_headers)

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 # Batches that a program may send ahead of their answers.
 MOST_WAITING = 16
+# Of their messages, which may be long ones with a clipboard's text in them.
+MOST_WAITING_BYTES = 12 << 20
 # What is under way when the connection ends may come to its end within this; then it is stopped, so that nobody types for nobody.
 _GRACE_SECONDS = 1.0
 
@@ -53,7 +55,9 @@ class Channel:
         self._socket = socket
         self._call = call
         self._actions = actions
-        self._waiting: asyncio.Queue[Batch | None] = asyncio.Queue(MOST_WAITING + 1)
+        # With the length of the message that each came in.
+        self._waiting: asyncio.Queue[tuple[Batch, int] | None] = asyncio.Queue(MOST_WAITING + 1)
+        self._bytes = 0
         self._pressed = Pressed()
         self._pictures = Pictures(socket, node, call.workspace)
 
@@ -100,14 +104,14 @@ class Channel:
             if message.type is not WSMsgType.TEXT:
                 continue
             try:
-                await self._take(decoded(message.data, "message"))
+                await self._take(decoded(message.data, "message"), len(message.data))
             except PortalError as error:
                 await self._refuse(None, error)
 
-    async def _take(self, sent: dict[str, Any]) -> None:
+    async def _take(self, sent: dict[str, Any], length: int) -> None:
         kind = sent.pop("type", None)
         if kind == "act":
-            await self._queue(sent)
+            await self._queue(sent, length)
         elif kind == "seen":
             self._pictures.seen(checked(sent, Seen).number)
         elif kind == "watch":
@@ -118,21 +122,26 @@ class Channel:
         else:
             raise Malformed("type must be act, watch, seen or unwatch")
 
-    async def _queue(self, sent: dict[str, Any]) -> None:
+    async def _queue(self, sent: dict[str, Any], length: int) -> None:
         named = sent.get("id")
         identity = named if isinstance(named, str) and len(named) <= 100 else None
         try:
             batch = checked(sent, Batch)
             if self._waiting.qsize() >= MOST_WAITING:
                 raise TooMany(f"{MOST_WAITING} batches wait for their turn: send the next one when one has been answered")
-            self._waiting.put_nowait(batch)
+            if self._waiting.qsize() and self._bytes + length > MOST_WAITING_BYTES:
+                raise TooMany(f"{MOST_WAITING_BYTES >> 20} MiB wait for their turn: send the next batch when one has been answered")
+            self._waiting.put_nowait((batch, length))
+            self._bytes += length
         except PortalError as error:
             await self._refuse(identity, error)
 
     # What it is sent
 
     async def _act(self) -> None:
-        while (batch := await self._waiting.get()) is not None:
+        while (waited := await self._waiting.get()) is not None:
+            batch, length = waited
+            self._bytes -= length
             try:
                 answer = await self._actions.act_by_key(self._call, batch.actions, batch.size, batch.key)
             except (PortalError, EngineError) as error:

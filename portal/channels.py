@@ -17,7 +17,7 @@ from portal.leases import Leases
 from portal.node import Node
 from portal.principal import Scope
 from portal.routes import LONGEST_TEXT_BODY, PREFIX, Call, Router
-from portal.sockets import PerWorkspace, Sockets
+from portal.sockets import Limited, Sockets
 
 
 
@@ -32,7 +32,7 @@ class Channels:
         self._endings = endings
         self._identity = identity
         self._router = router
-        self._open = PerWorkspace("control socket")
+        self._open = Limited("control socket")
         # Pictures are compressed already.
         self._sockets = Sockets(LONGEST_TEXT_BODY, compress=False)
 

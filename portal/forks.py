@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.errors import EngineError
+from engine.labels import is_reserved
 from portal import audit, tracing
-from portal.errors import OverQuota, PortalError
+from portal.errors import Malformed, OverQuota, PortalError
 from portal.feed import Feed
 from portal.lifetimes import Lifetimes, Rules
 from portal.node import Node
@@ -59,6 +60,7 @@ class Forks:
         Raises PortalError and EngineError when there is no child at all.
         """
         with audit.outcome("fork", principal, workspace, count=wanted.count) as told:
+            _check_labels(principal, wanted.labels)
             self.pace(principal, wanted.count)
             source = await self._node.workspace(workspace)
             with contextlib.ExitStack() as reserved:
@@ -108,6 +110,13 @@ class Forks:
             return {"workspace": await self._node.workspace(str(branch["id"]))}
         except (PortalError, EngineError) as error:
             return {"error": {"code": error.code, "message": error.message}}
+
+
+def _check_labels(principal: Principal, labels: list[str]) -> None:
+    """A user's workspace must not be taken for a machine of the host's `tclone vmrun`. Raises Malformed."""
+    for label in labels:
+        if principal.role is not Role.ADMIN and is_reserved(label):
+            raise Malformed(f"the label {label!r} is one of `tclone vmrun`'s; choose another", field="labels")
 
 
 def _refusal(error: OverQuota) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from engine.client import ExecSession
 from engine.errors import Conflict, LimitReached, NotFound
 from portal.errors import BadAnswer, Malformed
 from portal.node import Node, translated
+from portal.sockets import Limited
 
 # A login shell of whoever the desktop belongs to; images need not have bash.
 _SHELL = ["/bin/sh", "-c", "cd; if [ -x /bin/bash ]; then exec /bin/bash -l; fi; exec /bin/sh -l"]
@@ -32,6 +33,8 @@ class Inside:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        # Each of them has its output in memory.
+        self._held = Limited("command")
 
     async def listeners(self, identity: str) -> list[dict[str, Any]]:
         answer = await self._node.bounded(self._node.client.listeners(identity))
@@ -61,8 +64,7 @@ class Inside:
         if path == b"~" or path.startswith(b"~/"):
             path = path[2:] or b"."
         if not path.startswith(b"/"):
-            home = unquote_to_bytes((await self.list_files(identity, b"/"))["home"])
-            path = home.rstrip(b"/") + b"/" + path
+            path = await self.home(identity) + b"/" + path
         return b"/" + posixpath.normpath(path).lstrip(b"/")
 
     async def list_files(self, identity: str, path: bytes) -> dict[str, Any]:
@@ -85,6 +87,10 @@ class Inside:
             if unquote_to_bytes(str(item["encoded"])) == name:
                 return _object(item)
         raise NotFound(f"there is no {path.decode(errors='replace')} in {identity}")
+
+    async def home(self, identity: str) -> bytes:
+        """That of the desktop's user, without a slash at its end."""
+        return unquote_to_bytes(str((await self.list_files(identity, b"/"))["home"])).rstrip(b"/")
 
     async def make_directory(self, identity: str, path: bytes) -> dict[str, Any]:
         return _object(await self._node.bounded(self._node.client.make_directory(identity, path)))
@@ -129,8 +135,9 @@ class Inside:
                 yield session
 
     async def run(self, identity: str, argv: list[str], *, stdin: bytes = b"", **options: Any) -> tuple[int, bytes, bytes]:
-        """Run a command to its end: (status, stdout, stderr). Raises LimitReached when it says more than 8 MiB: it is ended then."""
-        return await self._node.bounded(self._collected(identity, argv, stdin, options), work=True)
+        """Run a command to its end: (status, stdout, stderr). Raises LimitReached when it says more than 8 MiB: it is ended then; TooMany."""
+        with self._held.another(identity):
+            return await self._node.bounded(self._collected(identity, argv, stdin, options), work=True)
 
     async def _collected(self, identity: str, argv: list[str], stdin: bytes, options: dict[str, Any]) -> tuple[int, bytes, bytes]:
         outputs = {1: bytearray(), 2: bytearray()}

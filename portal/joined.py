@@ -17,7 +17,7 @@ from portal.identity import Identity
 from portal.inside import Inside
 from portal.principal import Principal, Scope
 from portal.routes import PREFIX, Router
-from portal.sockets import PerWorkspace, Sockets, object_in, side_by_side
+from portal.sockets import Limited, Sockets, object_in, side_by_side
 
 _LONGEST_MESSAGE = 1 << 20
 _LARGEST = 1000
@@ -38,7 +38,7 @@ class Joined(abc.ABC):
         self._endings = endings
         self._identity = identity
         self._router = router
-        self._open = PerWorkspace(self.noun)
+        self._open = Limited(self.noun)
         self._sockets = Sockets(_LONGEST_MESSAGE)
 
     def routes(self) -> list[web.RouteDef]:

@@ -8,7 +8,7 @@ from aiohttp import WSCloseCode, web
 
 from portal.endings import Queue as Endings
 from portal.endings import until
-from portal.errors import LoginNeeded
+from portal.errors import LoginNeeded, TooMany
 from portal.feed import Event, Feed, Queue
 from portal.identity import Identity
 from portal.leases import Leases
@@ -16,9 +16,11 @@ from portal.owners import Owners
 from portal.presence import Presence
 from portal.principal import Principal
 from portal.sessions import Session, Sessions
-from portal.sockets import Sockets, object_in, side_by_side
+from portal.sockets import Limited, Sockets, object_in, side_by_side
 
 _LONGEST_MESSAGE = 4096
+# Of one user, programs that listen here included.
+_MOST_PAGES = 256
 
 
 class Live:
@@ -32,6 +34,7 @@ class Live:
         self._identity = identity
         self._owners = owners
         self._sockets = Sockets(_LONGEST_MESSAGE)
+        self._open = Limited("page", _MOST_PAGES)
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/ws", self._serve)]
@@ -50,11 +53,18 @@ class Live:
             await socket.close()
             return
         since = hello.get("since")
+        try:
+            with self._open.another(principal.user):
+                await self._shown(socket, principal, since if isinstance(since, int) else None)
+        except TooMany as error:
+            await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=error.message.encode())
+
+    async def _shown(self, socket: web.WebSocketResponse, principal: Principal, since: int | None) -> None:
         present = principal.session.id if principal.session is not None else None
         if present is not None:
             self._presence.came(present)
         try:
-            async with self._sessions.endings.watch() as ended, self._feed.watch(since if isinstance(since, int) else None) as events:
+            async with self._sessions.endings.watch() as ended, self._feed.watch(since) as events:
                 await self._relay(socket, principal, ended, events)
         finally:
             if present is not None:

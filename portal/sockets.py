@@ -55,25 +55,26 @@ class Sockets:
                 await socket.close(code=WSCloseCode.SERVICE_RESTART, message=b"the portal restarts")
 
 
-class PerWorkspace:
-    """How many of a kind are open in each workspace: 16 at most. `noun`: what a refusal calls one."""
+class Limited:
+    """How many of a kind are open for each of something (a workspace, a user): `most`. `noun`: what a refusal calls one."""
 
-    def __init__(self, noun: str) -> None:
+    def __init__(self, noun: str, most: int = _MOST_OPEN) -> None:
         self._noun = noun
+        self._most = most
         self._open: Counter[str] = Counter()
 
     @contextlib.contextmanager
-    def another(self, workspace: str) -> Iterator[None]:
+    def another(self, whose: str) -> Iterator[None]:
         """Count one while the block lasts. Raises TooMany."""
-        if self._open[workspace] >= _MOST_OPEN:
-            raise TooMany(f"{_MOST_OPEN} {self._noun}s of {workspace} are open; close one")
-        self._open[workspace] += 1
+        if self._open[whose] >= self._most:
+            raise TooMany(f"{self._most} {self._noun}s of {whose} are open; close one")
+        self._open[whose] += 1
         try:
             yield
         finally:
-            self._open[workspace] -= 1
-            if not self._open[workspace]:
-                del self._open[workspace]
+            self._open[whose] -= 1
+            if not self._open[whose]:
+                del self._open[whose]
 
 
 @contextlib.asynccontextmanager

@@ -20,7 +20,7 @@ class Terminals(Joined):
     noun = "terminal"
 
     def opened(self, identity: str, principal: Principal, hello: dict[str, Any]) -> AbstractAsyncContextManager[ExecSession]:
-        audit.record("terminal", user=principal.user, workspace=identity)
+        audit.record("terminal", user=principal.user, token=principal.token, workspace=identity)
         rows, cols = size_of([hello.get("rows"), hello.get("cols")]) or (24, 80)
         return self.inside.shell(identity, rows, cols)
 

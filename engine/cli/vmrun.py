@@ -21,6 +21,7 @@ import aiohttp
 from engine.client import EngineClient
 from engine.config import Config
 from engine.errors import BadRequest, Conflict, EngineError, Internal, NotFound, Unavailable
+from engine.labels import MACHINE, SNAPSHOT
 from engine.workspace import CHROMIUM, check_name
 
 PREFIX = "/branches/"
@@ -118,11 +119,11 @@ async def _with_engine(config: Config, work: Any) -> Any:
 
 
 def _machine_label(name: str) -> str:
-    return f"machine {name}"
+    return MACHINE + name
 
 
 def _snapshot_label(name: str, snapshot: str) -> str:
-    return f"{snapshot}: snapshot of {name}"
+    return f"{snapshot}{SNAPSHOT}{name}"
 
 
 def _newest(found: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -146,9 +147,9 @@ async def _list(engine: EngineClient) -> int:
     names = set()
     for one in await engine.list():
         if one["desktop"] and one["state"] in ("ready", "forking", "starting"):
-            if one["label"].startswith("machine "):
-                names.add(one["label"].removeprefix("machine "))
-            elif one["osworld"] is not None and ": snapshot of " not in one["label"]:
+            if one["label"].startswith(MACHINE):
+                names.add(one["label"].removeprefix(MACHINE))
+            elif one["osworld"] is not None and SNAPSHOT not in one["label"]:
                 names.add(one["name"])
     print(f"Total running VMs: {len(names)}")
     for name in sorted(names):
@@ -157,7 +158,7 @@ async def _list(engine: EngineClient) -> int:
 
 
 async def _snapshots(engine: EngineClient, name: str) -> int:
-    end = f": snapshot of {name}"
+    end = SNAPSHOT + name
     names = sorted({one["label"].removesuffix(end) for one in await engine.list() if one["label"].endswith(end)})
     print(f"Total snapshots: {len(names)}")
     for snapshot in names:
@@ -198,7 +199,7 @@ def _there(machine: dict[str, Any] | None, name: str) -> dict[str, Any]:
 
 def _any_snapshot(listed: list[dict[str, Any]], name: str) -> dict[str, Any]:
     """The newest snapshot. Raises Conflict."""
-    found = _newest([one for one in listed if one["label"].endswith(f": snapshot of {name}")])
+    found = _newest([one for one in listed if one["label"].endswith(SNAPSHOT + name)])
     if found is None:
         raise Conflict(f"{name} has no snapshot to be started from; `vmrun snapshot {PREFIX}{name} init_state` makes one")
     return found

@@ -38,7 +38,7 @@ class Accessibility:
         try:
             words = [str(int(showing)), str(most_nodes), str(MOST_TEXT), str(_SECONDS)]
             command = Command(["python3", "-I", "-c", _PROGRAM, *words], user=DESKTOP_USER, cwd="/")
-            status, out, err = await self._executor.run(workspace, command, _SECONDS + _GRACE_SECONDS, whole=True)
+            status, out, err = await self._executor.run(workspace, command, _SECONDS + _GRACE_SECONDS)
         finally:
             self._reading[workspace.id] -= 1
             if not self._reading[workspace.id]:

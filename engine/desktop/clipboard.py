@@ -26,7 +26,7 @@ class Clipboard:
         self._env = {"DISPLAY": display}
 
     async def text(self) -> str:
-        """What is in it; empty when that is no text. Raises Unsupported, Internal."""
+        """What is in it; empty when that is no text. Raises Unsupported; Internal, also for more than 1 MiB."""
         status, out, err = await self._executor.run(self._workspace, self._command("-o", "-target", "UTF8_STRING"), _SECONDS)
         if status != 0 and (_NONE in err or not err.strip()):
             return ""

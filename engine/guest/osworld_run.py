@@ -4,9 +4,11 @@ One JSON object a line. stdin: the request, then `{"answer": id, …}` to what i
 for programs of the command, who reach this one by the abstract socket in TCLONE_INPUT; last `{"done": {…}}`. The end of stdin, or SIGHUP, ends the command.
 
 request: `{"argv": […] | "shell": text | "code": text, "interpreter": [..]?, "cwd"?, "seconds", "merge"?: stderr into stdout, "detach"?: start it and leave it}`
-done: `{"returncode", "output", "error"}`, with "timeout": true when it was ended, or `{"failed": why}` when it could not be started.
+done: `{"returncode", "output", "error"}`, with "timeout": true when it was ended, "base64": true when both outputs are that, or `{"failed": why}` when it could
+not be started.
 """
 
+import base64
 import itertools
 import json
 import os
@@ -154,8 +156,9 @@ def attended(request, asking, directory, begun):
         process.wait()
     for reader in readers:
         reader.join(LINGER_SECONDS)
-    texts = [bytes(kept).decode(errors="replace") for _, kept in outputs]
-    return {"returncode": process.returncode, "output": texts[0], "error": texts[1] if len(texts) > 1 else "", "timeout": late}
+    # Not as text: escaped it could be six times as long.
+    texts = [base64.b64encode(bytes(kept)).decode() for _, kept in outputs]
+    return {"returncode": process.returncode, "output": texts[0], "error": texts[1] if len(texts) > 1 else "", "timeout": late, "base64": True}
 
 
 def end(process):

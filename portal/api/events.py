@@ -16,10 +16,13 @@ from portal.owners import Owners
 from portal.parameters import number, whole
 from portal.principal import Scope
 from portal.routes import Call, Route
+from portal.sockets import Limited
 
 # So that whatever stands in between sees that the connection lives.
 _QUIET_SECONDS = 15.0
 _MOST_SECONDS = 3600
+# Of one user at a time, over all its tokens. Each may have some hundreds of events waiting for whoever reads slowly.
+MOST_STREAMS = 256
 _KINDS = "text/event-stream"
 
 
@@ -31,6 +34,7 @@ class Events:
         self._owners = owners
         self._endings = endings
         self._closing = asyncio.Event()
+        self._open = Limited("event stream", MOST_STREAMS)
 
     def routes(self) -> list[Route]:
         query = {
@@ -71,6 +75,10 @@ class Events:
         unknown = set(call.request.query) - {"since", "seconds"}
         if unknown:
             raise Malformed(f"unknown parameter {sorted(unknown)[0][:80]!r}")
+        with self._open.another(call.principal.user):
+            return await self._streamed(call, shown, since, seconds)
+
+    async def _streamed(self, call: Call, shown: Callable[[Event], Event | None], since: int | None, seconds: int) -> web.StreamResponse:
         answer = web.StreamResponse(headers={hdrs.CONTENT_TYPE: _KINDS, hdrs.CACHE_CONTROL: "no-store", "X-Accel-Buffering": "no"})
         await answer.prepare(call.request)
         async with self._endings.watch() as ended, self._feed.watch(since) as events:

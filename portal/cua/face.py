@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
+import socket
 from typing import Annotated, Any
 
 import pydantic
@@ -17,7 +18,8 @@ from portal.endings import Endings, until
 from portal.errors import Conflicting, Malformed, NotThere, PortalError, error_body
 from portal.feed import Feed, Queue
 from portal.identity import Identity
-from portal.principal import Principal, Scope
+from portal.loopback import Loopback
+from portal.principal import Principal, Scope, closure
 from portal.routes import Call, Route, Router
 
 # The client's own, which nothing can change.
@@ -47,7 +49,7 @@ class _Open:
     def __init__(self, workspace: str, address: str, runner: web.AppRunner) -> None:
         self.workspace = workspace
         self.address = address
-        self.runner = runner
+        self.server = Loopback(workspace, runner, lambda: None)
         self.watch: asyncio.Task[None] | None = None
 
     def public(self) -> dict[str, Any]:
@@ -121,29 +123,50 @@ class Cua:
         app = web.Application(client_max_size=_MOST_BYTES)
         hosts = {f"{address}:{self._port}", f"localhost:{self._port}"}
 
+        def call(request: web.Request) -> Call:
+            return Call(_own(request, hosts), self._program(principal, workspace), workspace, None)
+
         async def cmd(request: web.Request) -> web.StreamResponse:
-            return await self._answered(Call(_own(request, hosts), principal, workspace, None))
+            try:
+                return await self._answered(call(request))
+            except PortalError as error:
+                return web.json_response(error_body(error.code, error.message), status=error.status)
 
-        async def socket(request: web.Request) -> web.StreamResponse:
-            channel = web.WebSocketResponse(heartbeat=20.0, max_msg_size=_MOST_BYTES)
-            call = Call(_own(request, hosts), principal, workspace, None)
-            await channel.prepare(request)
-            async for message in channel:
+        async def channel(request: web.Request) -> web.StreamResponse:
+            talk = web.WebSocketResponse(heartbeat=20.0, max_msg_size=_MOST_BYTES)
+            _own(request, hosts)
+            await talk.prepare(request)
+            async for message in talk:
                 if message.type is WSMsgType.TEXT:
-                    await channel.send_json(await self._commands.run(call, _parsed(message.data)))
-            return channel
+                    try:
+                        answer = await self._commands.run(call(request), _parsed(message.data))
+                    except PortalError as error:
+                        answer = {"success": False, "error": error.message, "code": error.code}
+                    await talk.send_json(answer)
+            return talk
 
-        app.add_routes([web.post("/cmd", cmd), web.get("/ws", socket), web.get("/status", _status)])
+        app.add_routes([web.post("/cmd", cmd), web.get("/ws", channel), web.get("/status", _status)])
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handle_signals=False)
         opened = self._opened[workspace] = _Open(workspace, address, runner)
         try:
             await runner.setup()
-            await web.TCPSite(runner, address, self._port).start()
+            if self._opened.get(workspace) is not opened:
+                raise Conflicting(f"{workspace} was closed meanwhile")
+            opened.server.listen(socket.create_server((address, self._port)))
         except OSError as error:
             del self._opened[workspace]
-            await runner.cleanup()
+            await opened.server.close()
             raise Conflicting(f"{address}:{self._port} cannot be had: {error.strerror or error}; give another address of 127.0.0.0/8") from None
         return opened
+
+    def _program(self, opener: Principal, workspace: str) -> Principal:
+        """Who comes to a loopback address: a program, also when a person opened it, with no more than its opener may now. Raises LoginNeeded, Forbidden, NoWorkspace."""
+        if opener.session is not None:
+            now = self._identity.of_session(opener.session)
+        else:
+            now = self._identity.of_id(opener.token or "")
+        self._router.enter(now, workspace, Scope.CONTROL)
+        return Principal(now.user, now.role, closure([Scope.CONTROL]), token=opener.token or f"cua-{workspace}")
 
     async def _shut(self, call: Call) -> web.Response:
         self._of(call.workspace)
@@ -163,7 +186,7 @@ class Cua:
             return
         if opened.watch is not None and opened.watch is not asyncio.current_task():
             opened.watch.cancel()
-        await opened.runner.cleanup()
+        await opened.server.close()
 
     async def _until_over(self, principal: Principal, workspace: str) -> None:
         """Close it with the workspace, and with the right of who asked for it."""

@@ -119,15 +119,15 @@ def _planned(words: list[str]) -> list[Action] | None:
     match words:
         case ["click", button]:
             wanted = _clicks(button, 1)
-        case ["click", "--repeat", count, button] if count.isdecimal() and len(count) <= 3:
+        case ["click", "--repeat", count, button] if _is_number(count):
             wanted = _clicks(button, int(count))
-        case ["mousemove", "--sync", x, y] | ["mousemove", x, y] if x.isdecimal() and y.isdecimal():
+        case ["mousemove", "--sync", x, y] | ["mousemove", x, y] if _is_number(x) and _is_number(y):
             wanted = [{"action": "move", "x": int(x), "y": int(y)}]
         case ["mousedown", button] if button in _BUTTONS:
             wanted = [{"action": "mouse_down", "button": _BUTTONS[button]}]
         case ["mouseup", button] if button in _BUTTONS:
             wanted = [{"action": "mouse_up", "button": _BUTTONS[button]}]
-        case ["type", "--delay", delay, "--", text] if delay.isdecimal():
+        case ["type", "--delay", delay, "--", text] if _is_number(delay):
             wanted = [{"action": "type", "text": text, "delay_ms": float(min(int(delay), 1000))}]
         case ["key", chord]:
             wanted = [{"action": "key", "keys": chord}]
@@ -136,6 +136,11 @@ def _planned(words: list[str]) -> list[Action] | None:
         case _:
             return None
     return None if wanted is None else [action_of(action) for action in wanted]
+
+
+def _is_number(word: str) -> bool:
+    """Of so few digits that Python takes it for one."""
+    return word.isdecimal() and len(word) <= 9
 
 
 def _clicks(button: str, count: int) -> list[dict[str, Any]] | None:

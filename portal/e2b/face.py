@@ -15,6 +15,7 @@ from portal.e2b.metadata import Metadata
 from portal.e2b.processes import ProcessService
 from portal.e2b.running import Processes
 from portal.e2b.sandboxes import Sandboxes
+from portal.endings import Endings
 from portal.forks import Forks
 from portal.identity import Identity
 from portal.inside import Inside
@@ -31,7 +32,7 @@ class E2b:
 
     def __init__(
         self, identity: Identity, secret: Path, node: Node, inside: Inside, router: Router, *, owners: Owners, lifetimes: Lifetimes, workspaces: Workspaces,
-        forks: Forks, once: Once, actions: Actions, rates: Rates, metadata: Metadata,
+        forks: Forks, once: Once, actions: Actions, rates: Rates, metadata: Metadata, endings: Endings,
     ) -> None:  # fmt: skip
         """`secret`: the file of the secret that signs sandboxes' keys."""
         self._keys = Keys(identity, secret)
@@ -39,7 +40,7 @@ class E2b:
         self._processes = Processes(inside)
         self._parts = (
             Sandboxes(node, owners, lifetimes, workspaces, forks, router, once, self._keys, metadata),
-            ProcessService(inside, self._processes, Desktop(actions, node, inside), self._keys, router, rates),
+            ProcessService(inside, self._processes, Desktop(actions, node, inside), self._keys, router, rates, endings),
             FileService(inside, node, self._keys, router),
         )
 

@@ -19,16 +19,19 @@ from portal.e2b.desktop import Desktop
 from portal.e2b.keys import Keys
 from portal.e2b.running import Event, Processes, Running, Wanted
 from portal.e2b.sandboxes import PREFIX
-from portal.errors import Malformed, NotThere, PortalError
+from portal.endings import Endings, until
+from portal.errors import LoginNeeded, Malformed, NotThere, PortalError
 from portal.inside import Inside
 from portal.principal import Principal, Scope
 from portal.rates import Rates
 from portal.routes import Call, Router
+from portal.sockets import Limited, side_by_side
 
 _SERVICE = PREFIX + "/process.Process/"
 _SIGNALS = {"SIGNAL_SIGTERM": 15, "SIGNAL_SIGKILL": 9}
 _MOST_WORDS = 1000
 _QUIET_SECONDS = 20.0
+_MOST_LISTENERS = 128
 
 Method = Callable[[web.Request, Principal, str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
@@ -36,7 +39,9 @@ Method = Callable[[web.Request, Principal, str, dict[str, Any]], Awaitable[dict[
 class ProcessService:
     """`/process.Process/…`"""
 
-    def __init__(self, inside: Inside, processes: Processes, desktop: Desktop, keys: Keys, router: Router, rates: Rates) -> None:
+    def __init__(self, inside: Inside, processes: Processes, desktop: Desktop, keys: Keys, router: Router, rates: Rates, endings: Endings) -> None:
+        self._endings = endings
+        self._listeners = Limited("listener", _MOST_LISTENERS)
         self._inside = inside
         self._processes = processes
         self._desktop = desktop
@@ -76,17 +81,28 @@ class ProcessService:
                 return await _told(stream, answered.code, answered.out, answered.err)
             with audit.outcome("exec", principal, workspace, account=wanted.user):
                 started = await self._processes.start(workspace, wanted)
-            return await _follow(stream, started, first=True)
+            return await self._follow(stream, started, principal, first=True)
         except (PortalError, EngineError) as error:
             return await stream.end(error)
 
     async def _listen(self, request: web.Request) -> web.StreamResponse:
         stream = Stream(request)
         try:
-            _, workspace = self._enter(request)
-            return await _follow(stream, self._processes.find(workspace, (await message_of(request)).get("process")))
+            principal, workspace = self._enter(request)
+            with self._listeners.another(workspace):
+                return await self._follow(stream, self._processes.find(workspace, (await message_of(request)).get("process")), principal)
         except (PortalError, EngineError) as error:
             return await stream.end(error)
+
+    async def _follow(self, stream: Stream, process: Running, principal: Principal, first: bool = False) -> web.StreamResponse:
+        """Everything from now on until it ends, until the client leaves, or until the token ends (the command goes on). Raises LoginNeeded, ConnectionError."""
+        async with self._endings.watch() as ended, process.listening(first) as events:
+            async with side_by_side(_sent(stream, events, process.pid), until(principal.grant, ended)) as (sent, over):
+                if sent.done():
+                    sent.result()
+                elif over.result():
+                    raise LoginNeeded("the token has ended")
+        return await stream.end()
 
     async def _list(self, request: web.Request, principal: Principal, workspace: str, message: dict[str, Any]) -> dict[str, Any]:
         return {"processes": [_shown(one) for one in self._processes.of(workspace)]}
@@ -127,22 +143,20 @@ class ProcessService:
         return {}
 
 
-async def _follow(stream: Stream, process: Running, first: bool = False) -> web.StreamResponse:
-    """Everything from now on until it ends, or until the client leaves."""
-    async with process.listening(first) as events:
-        await stream.send(running.start(process.pid))
-        while True:
-            try:
-                async with asyncio.timeout(_QUIET_SECONDS):
-                    event = await events.get()
-            except TimeoutError:
-                # It also tells whether the client is still there.
-                await stream.send({"event": {"keepalive": {}}})
-                continue
-            if event is None:
-                break
-            await stream.send(event)
-    return await stream.end()
+async def _sent(stream: Stream, events: asyncio.Queue[Event | None], pid: int) -> None:
+    """Send everything until the process ends."""
+    await stream.send(running.start(pid))
+    while True:
+        try:
+            async with asyncio.timeout(_QUIET_SECONDS):
+                event = await events.get()
+        except TimeoutError:
+            # It also tells whether the client is still there.
+            await stream.send({"event": {"keepalive": {}}})
+            continue
+        if event is None:
+            return
+        await stream.send(event)
 
 
 async def _told(stream: Stream, code: int, out: bytes, err: bytes) -> web.StreamResponse:

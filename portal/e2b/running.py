@@ -20,6 +20,8 @@ _QUEUED = 64
 # Says the command's number first: it is what signals are sent to, and what `ps` inside shows.
 _WRAPPER = ["/bin/sh", "-c", 'echo $$; exec "$0" "$@"']
 _LONGEST_NUMBER = 16
+# Of what a shell may say to stderr before that.
+_MOST_NOISE = 64 << 10
 # Above every pid of the kernel: what is answered without a process.
 _PRETENDED = itertools.count(4_194_305)
 
@@ -139,6 +141,8 @@ class Processes:
             async with asyncio.timeout(wanted.seconds), self._inside.command(workspace, [*_WRAPPER, *wanted.argv], **options) as session:
                 output = session.output()
                 pid, rest = await _number(output)
+                if pid in self._running.get(workspace, {}):
+                    raise Unavailable(f"the command in {workspace} says that it is {pid}, which another one is; does its /bin/sh tell the truth?")
                 running = Running(pid, wanted, session)
                 self._running.setdefault(workspace, {})[pid] = running
                 if not wanted.stdin and wanted.size is None:
@@ -174,14 +178,16 @@ class Processes:
 
 async def _number(output: AsyncIterator[tuple[int, bytes]]) -> tuple[int, bytes]:
     """The pid that the wrapper says first, and what came with it."""
-    said = b""
+    said, noise = b"", 0
     async for stream, data in output:
         if stream == 1:
             said += data
+        else:
+            noise += len(data)
         line, newline, rest = said.partition(b"\n")
-        if newline and line.strip().isdigit():
+        if newline and line.strip().isdigit() and len(line) <= _LONGEST_NUMBER:
             return int(line), rest
-        if newline or len(said) > _LONGEST_NUMBER:
+        if newline or len(said) > _LONGEST_NUMBER or noise > _MOST_NOISE:
             break
     raise Unavailable("the command did not begin as it should; does its image have /bin/sh?")
 

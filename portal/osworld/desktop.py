@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import posixpath
 import shlex
 from typing import Any
@@ -129,9 +130,9 @@ class Desktop:
     async def _change_wallpaper(self, request: web.Request) -> web.Response:
         _, value = await object_of(request)
         path = await self._files.path(_Path.model_validate(value).path)
-        done = await self._shell(request, _SET_WALLPAPER.format(path=shlex.quote(path.decode())))
+        done = await self._shell(request, _SET_WALLPAPER.format(path=shlex.quote(os.fsdecode(path))))
         if done.returncode != 0:
-            return failure(f"{path.decode()[:200]} cannot be read, or this desktop has no wallpaper: {done.error.strip()[-300:]}", 404)
+            return failure(f"{path.decode(errors='replace')[:200]} cannot be read, or this desktop has no wallpaper: {done.error.strip()[-300:]}", 404)
         return web.Response(text="Wallpaper changed successfully")
 
     async def _start_recording(self, request: web.Request) -> web.Response:
@@ -150,10 +151,10 @@ class Desktop:
     async def _open_file(self, request: web.Request) -> web.Response:
         """Open a file with the program it belongs to; answers when a window shows its name."""
         _, value = await object_of(request)
-        path = (await self._files.path(_Path.model_validate(value).path)).decode()
+        path = os.fsdecode(await self._files.path(_Path.model_validate(value).path))
         done = await self._shell(request, f"[ -e {shlex.quote(path)} ]")
         if done.returncode != 0:
-            return failure(f"no file {path[:200]}", 404)
+            return failure(f"no file {os.fsencode(path).decode(errors='replace')[:200]}", 404)
         await self._ground.run(request, self._workspace, {"argv": ["xdg-open", path], "detach": True})
         name = posixpath.basename(path)
         # Programs show it with or without what comes after the last dot.

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -14,75 +12,14 @@ from aiohttp import web
 from engine.errors import EngineError
 from engine.network.fdclient import FdClient
 from engine.network.ports import FACE
+from portal.loopback import Loopback
 
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.5
-_ACCEPT_PAUSE = 0.2
-_PASSING = frozenset({errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _SHUTDOWN_SECONDS = 1.0
 
 Application = Callable[[str], web.Application]
-
-
-class _Face:
-    """One workspace's server. Its listener comes and goes with the engine; the application stays."""
-
-    def __init__(self, workspace: str, runner: web.AppRunner, on_dead: Callable[[], None]) -> None:
-        self.workspace = workspace
-        self._runner = runner
-        self._on_dead = on_dead
-        self._listener: socket.socket | None = None
-        self._connecting: set[asyncio.Task[Any]] = set()
-
-    @property
-    def listening(self) -> bool:
-        return self._listener is not None
-
-    def listen(self, listener: socket.socket) -> None:
-        listener.setblocking(False)
-        self._listener = listener
-        asyncio.get_running_loop().add_reader(listener, self._accept)
-
-    def stop_listening(self) -> None:
-        """Give the listener back: a new engine cannot bind a port that is still held here."""
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            asyncio.get_running_loop().remove_reader(listener)
-            listener.close()
-
-    async def close(self) -> None:
-        self.stop_listening()
-        for task in self._connecting:
-            task.cancel()
-        await asyncio.gather(*self._connecting, return_exceptions=True)
-        await self._runner.cleanup()
-
-    def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        assert self._listener is not None
-        try:
-            client, _ = self._listener.accept()
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            loop.remove_reader(self._listener)
-            if error.errno in _PASSING:
-                loop.call_later(_ACCEPT_PAUSE, self._watch)
-                return
-            # EINVAL: the engine shut the listener down, because the workspace goes or has no such server any more.
-            self.stop_listening()
-            self._on_dead()
-            return
-        client.setblocking(False)
-        assert self._runner.server is not None
-        task = loop.create_task(loop.connect_accepted_socket(self._runner.server, client))
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
-
-    def _watch(self) -> None:
-        if self._listener is not None:
-            asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
 
 class Faces:
@@ -91,7 +28,7 @@ class Faces:
     def __init__(self, descriptors: Callable[[Callable[[], None]], FdClient], application: Application) -> None:
         self._descriptors = descriptors(self._engine_lost)
         self._application = application
-        self._faces: dict[tuple[str, int], _Face] = {}
+        self._faces: dict[tuple[str, int], Loopback] = {}
         self._wanted: dict[str, int] = {}
         self._lost = False
         self._changed = asyncio.Event()
@@ -152,7 +89,7 @@ class Faces:
         for key in wanted - self._faces.keys():
             runner = web.AppRunner(self._application(key[0]), access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS, handle_signals=False)
             await runner.setup()
-            self._faces[key] = _Face(key[0], runner, self._changed.set)
+            self._faces[key] = Loopback(key[0], runner, self._changed.set)
         complete = True
         for face in list(self._faces.values()):
             if face.listening:

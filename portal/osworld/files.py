@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pydantic
 from aiohttp import BodyPartReader, hdrs, web
 
-from portal import audit
+from portal import audit, pieces
+from portal.errors import BadAnswer
 from portal.osworld.server import Ground, failure, object_of
 
-_PIECE = 256 * 1024
 _LONGEST_PATH = 4096
+_LONGEST_FIELD = 64 << 10
 _LIST_SECONDS, _FETCH_SECONDS = 60.0, 300.0
 # Run inside, as the desktop's user. At most so many entries, so deep; a link is a file, so that no walk goes round.
 _LISTING = """
@@ -75,12 +75,11 @@ class Files:
         ]
 
     async def path(self, text: str) -> bytes:
-        """An absolute path of what a client wrote: `~`, `$HOME` and what is relative are the desktop's user's. Raises HTTPBadRequest."""
-        if not 0 < len(text) <= _LONGEST_PATH or "\0" in text:
-            raise web.HTTPBadRequest(reason="file_path must be a path of at most 4096 characters")
-        home = str((await self._ground.inside.list_files(self._workspace, b"/")).get("home") or "/root")
-        text = home + text[1:] if text == "~" or text.startswith("~/") else text.replace("${HOME}", home).replace("$HOME", home)
-        return posixpath.join(home, text).encode()
+        """An absolute path of what a client wrote: `~`, `$HOME` and what is relative are the desktop's user's. Raises Malformed."""
+        if "$" in text and len(text) <= _LONGEST_PATH:
+            home = (await self._ground.inside.home(self._workspace)).decode(errors="surrogateescape")
+            text = text.replace("${HOME}", home).replace("$HOME", home)
+        return await self._ground.inside.path(self._workspace, text)
 
     async def send(self, request: web.Request, path: bytes) -> web.StreamResponse:
         """A file as the answer. Raises EngineError."""
@@ -90,14 +89,7 @@ class Files:
                 headers[hdrs.CONTENT_LENGTH] = source.headers[hdrs.CONTENT_LENGTH]
             answer = web.StreamResponse(headers=headers)
             await answer.prepare(request)
-            try:
-                async for piece in source.content.iter_chunked(_PIECE):
-                    await answer.write(piece)
-            except Exception:
-                # Half of it has gone out: a connection that breaks off says that this is not all.
-                if request.transport is not None:
-                    request.transport.abort()
-                raise
+            await pieces.send(source, request, answer)
         return answer
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
@@ -112,7 +104,11 @@ class Files:
         done = await self._python(request, _LISTING % repr(wanted.path), _LIST_SECONDS)
         if done.returncode != 0:
             return failure(done.error.strip()[-500:] or "it cannot be listed", 400)
-        return web.json_response({"directory_tree": json.loads(done.output)})
+        try:
+            tree = json.loads(done.output)
+        except (ValueError, RecursionError):
+            raise BadAnswer(f"what {self._workspace} says of this directory makes no sense") from None
+        return web.json_response({"directory_tree": tree})
 
     async def _desktop(self, request: web.Request) -> web.Response:
         command = {"shell": 'xdg-user-dir DESKTOP 2>/dev/null || echo "$HOME/Desktop"', "seconds": _LIST_SECONDS}
@@ -129,17 +125,16 @@ class Files:
             if not isinstance(part, BodyPartReader):
                 return failure("a part of the form is no field", 400)
             if part.name == "file_path":
-                target = await self.path((await part.read()).decode(errors="replace"))
+                target = await self.path((await _short(part)).decode(errors="replace"))
             elif part.name == "file_data" and target is not None:
                 await self._make_parent(target)
-                await self._ground.inside.write_file(self._workspace, target, _pieces(part), None, overwrite=True)
-                principal = self._ground.principal(self._workspace)
-                audit.record("upload", user=principal.user, token=principal.token, workspace=self._workspace)
+                with audit.outcome("upload", self._ground.principal(self._workspace), self._workspace):
+                    await self._ground.inside.write_file(self._workspace, target, pieces.of_part(part), None, overwrite=True)
                 return web.Response(text="File Uploaded")
         return failure("file_path and then file_data are required", 400)
 
     async def _make_parent(self, path: bytes) -> None:
-        parent = posixpath.dirname(path).decode()
+        parent = posixpath.dirname(path).decode(errors="surrogateescape")
         await self._ground.guest.run(self._workspace, {"argv": ["mkdir", "-p", "--", parent]}, _asks_nothing)
 
     async def _fetch(self, request: web.Request) -> web.Response:
@@ -155,9 +150,14 @@ class Files:
         return await self._ground.run(request, self._workspace, {"code": code, "interpreter": _PYTHON, "seconds": seconds})
 
 
-async def _pieces(part: BodyPartReader) -> AsyncIterator[bytes]:
-    while piece := await part.read_chunk(_PIECE):
-        yield bytes(piece)
+async def _short(part: BodyPartReader) -> bytes:
+    """A field that is a path. Raises HTTPRequestEntityTooLarge: aiohttp would take all that comes into memory."""
+    kept = b""
+    while piece := await part.read_chunk(_LONGEST_FIELD):
+        kept += piece
+        if len(kept) > _LONGEST_FIELD:
+            raise web.HTTPRequestEntityTooLarge(max_size=_LONGEST_FIELD, actual_size=len(kept))
+    return kept
 
 
 async def _asks_nothing(_: dict[str, Any]) -> dict[str, Any]:

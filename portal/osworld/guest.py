@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -11,11 +12,12 @@ from typing import Any
 from engine.client import ExecSession
 from portal.errors import BadAnswer, Conflicting, TimedOut
 from portal.node import Node, translated
+from portal.sockets import Limited
 
 _USER = "@desktop"
 _RUNNER = ["python3", "-IS", "/usr/libexec/tclone/osworld/run.py"]
-# Two outputs of 4 MiB each, however they are escaped.
-_LONGEST_LINE = 50 << 20
+# Two outputs of 4 MiB each in base64. JSON of a hostile workspace may take twenty times its length of memory.
+_LONGEST_LINE = 12 << 20
 _STDOUT, _MOST_STDERR = 1, 4096
 # Beyond the command's own time: to start, to end, to send what it wrote.
 _GRACE_SECONDS = 30.0
@@ -44,13 +46,15 @@ class Guest:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        # Each of them may have a long line in memory.
+        self._running = Limited("command")
 
     async def run(self, workspace: str, request: dict[str, Any], asked: Asked) -> Done:
-        """Run a command as the desktop's user; `asked` answers its questions. Raises NotStarted, TimedOut, BadAnswer, EngineError."""
+        """Run a command as the desktop's user; `asked` answers its questions. Raises NotStarted, TimedOut, TooMany, BadAnswer, EngineError."""
         seconds = float(request.setdefault("seconds", 30.0))
         try:
             async with asyncio.timeout(seconds + _GRACE_SECONDS):
-                with translated():
+                with self._running.another(workspace), translated():
                     async with self._node.client.exec(workspace, _RUNNER, user=_USER) as session:
                         await session.write(json.dumps(request).encode() + b"\n")
                         return await self._followed(workspace, session, asked)
@@ -71,7 +75,7 @@ class Guest:
 
 async def _messages(session: ExecSession, said: bytearray) -> AsyncIterator[dict[str, Any]]:
     """What the runner writes, an object a line; its stderr into `said`. The workspace may write anything. Raises BadAnswer."""
-    pending = bytearray()
+    pending, looked = bytearray(), 0
     async for stream, data in session.output():
         if stream != _STDOUT:
             said += data
@@ -80,9 +84,11 @@ async def _messages(session: ExecSession, said: bytearray) -> AsyncIterator[dict
         pending += data
         if len(pending) > _LONGEST_LINE:
             raise BadAnswer("the command's runner wrote a line without end")
-        while (end := pending.find(b"\n")) >= 0:
+        # Not from the beginning each time: a long line comes in thousands of pieces.
+        while (end := pending.find(b"\n", looked)) >= 0:
             line = bytes(pending[:end])
             del pending[: end + 1]
+            looked = 0
             try:
                 message = json.loads(line)
             except (ValueError, RecursionError):
@@ -90,6 +96,7 @@ async def _messages(session: ExecSession, said: bytearray) -> AsyncIterator[dict
             if not isinstance(message, dict):
                 raise BadAnswer("the command's runner wrote something that is no message")
             yield message
+        looked = len(pending)
 
 
 def _done(told: object) -> Done:
@@ -99,4 +106,13 @@ def _done(told: object) -> Done:
     returncode = told.get("returncode") if isinstance(told, dict) else ""
     if not isinstance(told, dict) or not isinstance(returncode, int | None) or not all(isinstance(told.get(name), str) for name in ("output", "error")):
         raise BadAnswer("the command's runner did not say what became of it")
-    return Done(returncode, told["output"], told["error"], told.get("timeout") is True)
+    output, error = (_text(told[name]) if told.get("base64") is True else told[name] for name in ("output", "error"))
+    return Done(returncode, output, error, told.get("timeout") is True)
+
+
+def _text(encoded: str) -> str:
+    """Raises BadAnswer."""
+    try:
+        return base64.b64decode(encoded, validate=True).decode(errors="replace")
+    except ValueError:
+        raise BadAnswer("the command's runner did not say what became of it: what it wrote is no base64") from None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from engine import process
 from engine.client import EngineClient, ExecSession
-from engine.errors import BadRequest, NotFound
+from engine.errors import BadRequest, Internal, NotFound
 from tests.engine.support import IMAGE, PATIENCE, Engine, eventually, pids_of
 
 
@@ -161,16 +162,39 @@ async def test_the_client_of_a_command_does_not_notice_forks_of_its_workspace(cl
     assert counted == list(range(len(counted))) and len(counted) > 100
 
 
-async def test_of_a_flood_the_beginning_is_kept_or_it_is_refused_at_once() -> None:
-    def flood() -> asyncio.StreamReader:
+async def test_a_flood_is_refused_at_once() -> None:
+    def written(count: int) -> asyncio.StreamReader:
         stream = asyncio.StreamReader()
-        stream.feed_data(b"x" * (3 << 20))
+        stream.feed_data(b"x" * count)
         return stream
 
-    ended = flood()
-    ended.feed_eof()
-    assert len(await process._read_some(ended, whole=False)) == 1 << 20
+    full = written(1 << 20)
+    full.feed_eof()
+    assert len(await process._read_all(full)) == 1 << 20
     # Neither has ended: who is refused does not wait for that.
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(process._TooMuch):
-            await process._both(process._read_some(flood(), whole=True), process._read_some(asyncio.StreamReader(), whole=True))
+            await process._both(process._read_all(written((1 << 20) + 1)), process._read_all(asyncio.StreamReader()))
+
+
+async def test_what_the_engine_runs_for_itself_is_ended_when_it_floods(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Flood:
+        stdout, stderr, killed = asyncio.StreamReader(), asyncio.StreamReader(), False
+
+        def close_stdin(self) -> None:
+            pass
+
+        async def kill(self) -> None:
+            self.killed = True
+
+    session = Flood()
+    session.stderr.feed_data(b"x" * (2 << 20))
+
+    async def start(*_: object) -> Flood:
+        return session
+
+    monkeypatch.setattr(process.Executor, "start", start)
+    executor = object.__new__(process.Executor)
+    with pytest.raises(Internal, match="yes in ws-1 wrote more than 1 MiB"):
+        await executor.run(SimpleNamespace(id="ws-1"), process.Command(["yes"]), PATIENCE)  # type: ignore[arg-type]
+    assert session.killed

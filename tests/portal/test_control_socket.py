@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from portal import channel
 from portal.channel import MOST_WAITING
 from portal.pictures import WINDOW
 from tests.portal.conftest import PATIENCE, Client, Portal
@@ -157,6 +158,22 @@ async def test_more_than_may_wait_is_refused(agent: Client, engine: FakeEngine) 
         assert int((await told(socket, "refused"))["id"]) >= MOST_WAITING
         engine.behaviour = "good"
         await told(socket, "done")
+
+
+async def test_more_bytes_than_may_wait_are_refused(agent: Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "MOST_WAITING_BYTES", 2000)
+    engine.behaviour = "slow"
+    async with control(agent) as socket:
+        await told(socket, "ready")
+        # The one that waits alone may be of any length.
+        for number in range(4):
+            await socket.send_json(act(str(number), {"action": "type", "text": "x" * 1500}))
+        assert (await told(socket, "refused"))["error"]["code"] == "limit"
+        engine.behaviour = "good"
+        await told(socket, "done")
+        await socket.send_json(act("last"))
+        while (await told(socket, "done"))["id"] != "last":
+            pass
 
 
 async def test_what_is_pressed_is_let_go_of_when_the_connection_ends(agent: Client, engine: FakeEngine) -> None:

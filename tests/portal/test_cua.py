@@ -113,6 +113,46 @@ async def test_each_address_is_one_workspaces_and_closes_with_it_and_with_the_to
     assert (await person.request("GET", second)).status == 404
 
 
+async def test_who_comes_by_loopback_is_a_program_with_no_more_right_than_its_opener_has_now(portal: Portal, engine: FakeEngine) -> None:
+    engine.add()
+    engine.add()
+    person = await portal.login()
+    assert (await person.request("POST", CUA, {"address": "127.0.0.23"})).status == 201
+    click = {"command": "left_click", "params": {"x": 5, "y": 5}}
+    async with aiohttp.ClientSession() as session:
+
+        async def said(address: str) -> dict[str, Any]:
+            async with session.post(f"http://{address}:8000/cmd", json=click) as answer:
+                text = await answer.text()
+                return json.loads(text[6:] if text.startswith("data: ") else text)
+
+        assert (await said("127.0.0.23"))["success"] is True
+        await person.request("POST", "/api/v1/workspaces/ws-1/lease", {})
+        assert (await said("127.0.0.23"))["code"] == "held", "although a person opened it"
+        anna = await portal.user(person, "anna", "admin")
+        agent = await program(portal, anna, "control")
+        assert (await agent.request("POST", CUA.replace("ws-1", "ws-2"), {"address": "127.0.0.24"})).status == 201
+        async with session.ws_connect("http://127.0.0.24:8000/ws") as channel:
+            await channel.send_json(click)
+            assert (await channel.receive_json())["success"] is True
+            assert (await person.request("PATCH", "/api/v1/users/anna", {"role": "user"})).status == 200
+            await channel.send_json(click)
+            assert (await channel.receive_json())["code"] == "not_found"
+        assert (await said("127.0.0.24"))["error"]["code"] == "not_found"
+    assert len(acted(engine)) == 2
+
+
+async def test_a_path_that_is_none_is_told(portal: Portal, engine: FakeEngine) -> None:
+    engine.add()
+    agent = await program(portal, await portal.login(), "control")
+    shown: dict[str, str | None] = {"Authorization": None, "X-API-Key": agent._token, "X-Container-Name": "ws-1"}  # type: ignore[attr-defined]
+    for path in ("\ud800", "a\0b", "", "x" * 4001, None, 5):
+        answer = await agent.request("POST", "/cmd", {"command": "read_text", "params": {"path": path}}, headers=shown)
+        assert answer.status == 200 and json.loads((await answer.text())[6:])["code"] == "bad_request", path
+    answer = await agent.request("POST", "/cmd", {"command": "read_text", "params": {"path": "Documents/../notes.txt"}}, headers=shown)
+    assert json.loads((await answer.text())[6:])["content"] == "first\nsecond\n"
+
+
 async def _closed(address: str) -> None:
     async with asyncio.timeout(30):
         while True:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import json
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 
+from portal.e2b.desktop import _planned
+
 from tests import client
-from tests.portal.conftest import Portal
+from tests.portal.conftest import PATIENCE, Client, Portal
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.front import Front
 from tests.portal.test_actions import program
@@ -73,3 +83,61 @@ async def test_a_person_takes_it_out_of_its_hands(portal: Portal, engine: FakeEn
         assert refused.status == 400 and (await refused.json())["code"] == "failed_precondition", path
     assert (await agent.request("DELETE", "/e2b/sandboxes/ws-1", headers=headers)).status == 423
     assert (await agent.request("POST", "/e2b/filesystem.Filesystem/ListDir", {"path": "/home/user"}, headers=shown)).status == 200
+
+
+@asynccontextmanager
+async def calling(agent: Client, shown: dict[str, str | None], method: str, message: dict[str, Any]) -> AsyncIterator[aiohttp.StreamReader]:
+    """A call whose answer is a stream."""
+    data = json.dumps(message).encode()
+    headers = agent.headers(**shown, **{"Content-Type": "application/connect+json"})
+    async with agent._session.post(f"http://control/e2b/process.Process/{method}", data=struct.pack(">BI", 0, len(data)) + data, headers=headers) as answer:
+        assert answer.status == 200, await answer.text()
+        yield answer.content
+
+
+async def next_of(content: aiohttp.StreamReader) -> dict[str, Any]:
+    async with asyncio.timeout(PATIENCE):
+        _, length = struct.unpack(">BI", await content.readexactly(5))
+        return json.loads(await content.readexactly(length))
+
+
+async def sandbox(agent: Client) -> dict[str, str | None]:
+    """What is sent to ws-1."""
+    headers: dict[str, str | None] = {"Authorization": None, "X-API-Key": agent._token}  # type: ignore[attr-defined]
+    made = await (await agent.request("POST", "/e2b/sandboxes/ws-1/connect", {}, headers=headers)).json()
+    return {"Authorization": None, "X-Access-Token": made["envdAccessToken"], "E2b-Sandbox-Id": "ws-1"}
+
+
+async def test_the_end_of_a_token_ends_what_it_listens_to(portal: Portal, engine: FakeEngine) -> None:
+    engine.add()
+    person = await portal.login()
+    agent = await program(portal, person, "fork", "control")
+    shown = await sandbox(agent)
+    engine.inside.says, engine.inside.exits = [(1, b"hello\n")], None
+    start = {"process": {"cmd": "/bin/cat"}, "stdin": False}
+    async with calling(agent, shown, "Start", start) as content:
+        assert await next_of(content) == {"event": {"start": {"pid": 71}}}
+        assert await next_of(content) == {"event": {"data": {"stdout": base64.b64encode(b"hello\n").decode()}}}
+        async with calling(agent, shown, "Connect", {"process": {"pid": 71}}) as other:
+            assert await next_of(other) == {"event": {"start": {"pid": 71}}}
+            # A shell that says of each command that it is the same one gets no further: it would not be counted.
+            async with calling(agent, shown, "Start", start) as liar:
+                assert (await next_of(liar))["error"]["code"] == "unavailable"
+            token = (await (await person.request("GET", "/api/v1/tokens")).json())[0]["id"]
+            assert (await person.request("DELETE", f"/api/v1/tokens/{token}")).status == 204
+            for stream in (content, other):
+                assert (await next_of(stream))["error"]["code"] == "unauthenticated"
+                assert await stream.read() == b""
+
+
+async def test_what_makes_no_sense_is_refused_in_words(portal: Portal, engine: FakeEngine) -> None:
+    engine.add()
+    agent = await program(portal, await portal.login(), "fork", "control")
+    shown = await sandbox(agent)
+    for path in ("\ud800", "a\0b", "", 7):
+        refused = await agent.request("POST", "/e2b/filesystem.Filesystem/Stat", {"path": path}, headers=shown)
+        assert refused.status == 400 and (await refused.json())["code"] == "invalid_argument", path
+    # Numbers that are none are left to the program itself.
+    long = "9" * 5000
+    for words in (["mousemove", long, "1"], ["type", "--delay", long, "--", "x"], ["click", "--repeat", long, "1"]):
+        assert _planned(words) is None

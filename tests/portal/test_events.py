@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import aiohttp
+import pytest
 
-from tests.portal.conftest import Client, Portal
+from portal import live
+from portal.api import events
+from tests.portal.conftest import PATIENCE, Client, Portal
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.test_actions import program
 
@@ -57,3 +61,37 @@ async def test_others_hear_nothing_of_it(portal: Portal, engine: FakeEngine) -> 
     assert answer.status == 200 and "ws-1" not in await answer.text()
     for query in ("since=x", "seconds=0", "seconds=99999", "other=1"):
         assert (await stranger.request("GET", f"/api/v1/events?{query}")).status == 400, query
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before there is a portal: one user may listen twice at a time."""
+    monkeypatch.setattr(events, "MOST_STREAMS", 2)
+    monkeypatch.setattr(live, "_MOST_PAGES", 1)
+
+
+async def test_one_user_holds_only_so_many(few: None, portal: Portal, engine: FakeEngine) -> None:
+    person = await portal.login()
+    agents = [await program(portal, person, "read") for _ in range(3)]
+
+    async def listening(agent: Client) -> Any:
+        return await agent._session.get("http://control/api/v1/events", headers=agent.headers())
+
+    streams = [await listening(agent) for agent in agents]
+    assert [stream.status for stream in streams] == [200, 200, 429], "its tokens count together"
+    streams[0].close()
+    async with asyncio.timeout(PATIENCE):
+        await agents[1].request("POST", "/api/v1/workspaces", {"image": "workspace"})
+        while (again := await listening(agents[0])).status != 200:
+            engine.add()  # something to tell, by which it is noticed that the first has gone
+    for stream in (*streams, again):
+        stream.close()
+    other = await portal.user(person, "other")
+    for client in (person, other):
+        async with client.socket() as socket:
+            await socket.send_json({"type": "hello", "key": client.key})
+            assert (await socket.receive_json(timeout=PATIENCE))["type"] == "snapshot"
+            async with client.socket() as second:
+                await second.send_json({"type": "hello", "key": client.key})
+                closed = await second.receive(timeout=PATIENCE)
+                assert closed.type is aiohttp.WSMsgType.CLOSE and closed.data == 1013

@@ -148,3 +148,13 @@ async def test_every_verb_that_makes_something_takes_a_key(portal: Portal, engin
         assert [answer.status for answer in answers] == [answers[0].status] * 2 and answers[0].status < 300, path
         assert await answers[0].text() == await answers[1].text() and answers[1].headers["Idempotent-Replayed"] == "true", path
     assert [(entry["outcome"], entry["port"]) for entry in await entries(person, "publish")] == [("ok", 9100)]
+
+
+async def test_a_users_branch_is_not_taken_for_a_machine_of_vmrun(portal: Portal, engine: FakeEngine) -> None:
+    person = await portal.login()
+    agent = await limited(portal, person, "anna", 5)
+    for label in ("machine desk", "init_state: snapshot of desk"):
+        status, told = await posted(agent, FORK, {"labels": ["mine", label], "count": 2})
+        assert status == 400 and told["error"]["field"] == "labels", label
+    assert forks(engine) == []
+    assert (await posted(await program(portal, person, "fork"), FORK, {"labels": ["machine desk"]}))[0] == 201

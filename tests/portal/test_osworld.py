@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,7 +22,9 @@ from aiohttp.test_utils import TestServer
 from engine.client import Screenshot
 from engine.desktop.actions import Action
 from engine.tools import install_osworld
-from portal.errors import Held
+from portal.errors import BadAnswer, Held, TooMany
+from portal.inside import Inside
+from portal.loopback import MOST_CONNECTIONS, Loopback
 from portal.osworld import guest
 from portal.osworld.routes import routes
 from portal.osworld.server import Ground, application
@@ -314,3 +317,114 @@ async def test_only_programs_of_this_machine_are_answered(server: TestServer, se
             assert answer.status == 400, wrong
     assert not (workspace.home / "x").exists()
     assert os.listdir(workspace.home / "bin") == []
+
+
+async def test_a_path_that_does_not_end_is_not_taken(session: aiohttp.ClientSession) -> None:
+    form = aiohttp.FormData()
+    form.add_field("file_path", "x" * (1 << 20))
+    form.add_field("file_data", b"data", filename="x")
+    async with session.post("/setup/upload", data=form) as answer:
+        assert answer.status == 413
+
+
+async def test_lies_of_a_workspace_are_errors(session: aiohttp.ClientSession, workspace: Workspace) -> None:
+    python = workspace.home / "bin" / "python3"
+    for lie in ("no json", "[" * 100_000):
+        python.write_text(f"#!/bin/sh\necho '{lie}'\n")
+        python.chmod(0o755)
+        assert "makes no sense" in (await said(session, "/list_directory", {"path": "~"}, 502))["message"]
+
+    class Told:
+        """A command whose runner writes this."""
+
+        def __init__(self, *pieces: bytes) -> None:
+            self._pieces = pieces
+
+        async def output(self) -> AsyncIterator[tuple[int, bytes]]:
+            for piece in self._pieces:
+                yield 1, piece
+
+    async def messages(*pieces: bytes) -> list[dict[str, Any]]:
+        return [message async for message in guest._messages(Told(*pieces), bytearray())]  # type: ignore[arg-type]
+
+    assert await messages(b'{"a"', b":1", b'}\n{"b":2}\n{', b'"c":3}', b"\n") == [{"a": 1}, {"b": 2}, {"c": 3}]
+    for wrong in ((b"[1]\n",), (b"[" * 100_000 + b"\n",), (b"x" * (1 << 20),) * 13):
+        with pytest.raises(BadAnswer):
+            await messages(*wrong)
+    for output in ("*", "YQ", "é"):
+        with pytest.raises(BadAnswer):
+            guest._done({"returncode": 0, "output": output, "error": "", "base64": True})
+    assert guest._done({"returncode": 0, "output": "w6n/", "error": "", "base64": True}).output == "é\ufffd"
+
+
+async def test_only_so_many_commands_are_waited_for() -> None:
+    """Each has its output in the portal's memory."""
+    begun = asyncio.Semaphore(0)
+
+    class Never:
+        async def write(self, data: bytes) -> None:
+            begun.release()
+
+        async def close_stdin(self) -> None:
+            begun.release()
+
+        async def output(self) -> AsyncIterator[tuple[int, bytes]]:
+            await asyncio.get_running_loop().create_future()
+            yield 1, b""
+
+    class Endless:
+        @contextlib.asynccontextmanager
+        async def exec(self, *_: Any, **__: Any) -> AsyncIterator[Never]:
+            yield Never()
+
+        async def bounded(self, call: Any, work: bool) -> Any:
+            return await call
+
+    node: Any = Endless()
+    node.client = node
+    runner, inside = guest.Guest(node), Inside(node)
+    for run in (lambda: runner.run("ws-1", {"argv": ["true"]}, None), lambda: inside.run("ws-1", ["true"])):  # type: ignore[arg-type]
+        tasks = [asyncio.ensure_future(run()) for _ in range(16)]  # type: ignore[no-untyped-call]
+        for _ in tasks:
+            await begun.acquire()
+        with pytest.raises(TooMany):
+            await run()  # type: ignore[no-untyped-call]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        again = asyncio.ensure_future(run())  # type: ignore[no-untyped-call]
+        await begun.acquire()
+        again.cancel()
+        await asyncio.gather(again, return_exceptions=True)
+
+
+async def test_only_so_many_connections_are_held() -> None:
+    async def hello(_: web.Request) -> web.Response:
+        return web.Response(text="hello")
+
+    app = web.Application()
+    app.router.add_get("/", hello)
+    runner = web.AppRunner(app, access_log=None, handle_signals=False)
+    await runner.setup()
+    server = Loopback("ws-1", runner, lambda: None)
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    server.listen(listener)
+    open_ones = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MOST_CONNECTIONS)]
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.timeout(10):
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b"", "nobody answers it"
+        writer.close()
+        open_ones.pop()[1].close()
+        async with aiohttp.ClientSession() as client, asyncio.timeout(10):
+            while True:
+                with contextlib.suppress(aiohttp.ClientError):
+                    async with client.get(f"http://127.0.0.1:{port}/") as answer:
+                        assert await answer.text() == "hello"
+                        break
+    finally:
+        for _, writer in open_ones:
+            writer.close()
+        await server.close()
