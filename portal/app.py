@@ -152,7 +152,7 @@ class Control:
         parts = [logins, workspaces, control, Images(self.builds), administration, operations, *inside]
         parts += [Account(self.access, passwords, self.tickets), Users(self.access, passwords, self.quotas), Tokens(self.access), shares]
         routes = [route for part in parts for route in part.routes()]
-        operations.describe(routes)
+        operations.describe(routes, [part.route() for part in (self._terminals, self._commands, self._channels)])
         for part in (logins, by_provider, shares, operations, self._cua):
             app.add_routes(part.open_routes())
         app.add_routes([*pages.routes(), *self._live.routes(), *self._mcp.routes(), *self._terminals.routes(), *self._commands.routes(), *self._channels.routes(), *files.form_routes()])

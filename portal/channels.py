@@ -16,7 +16,7 @@ from portal.identity import Identity
 from portal.leases import Leases
 from portal.node import Node
 from portal.principal import Scope
-from portal.routes import LONGEST_TEXT_BODY, PREFIX, Call, Router
+from portal.routes import LONGEST_TEXT_BODY, PREFIX, Call, Router, SocketRoute
 from portal.sockets import Limited, Sockets
 
 
@@ -36,8 +36,11 @@ class Channels:
         # Pictures are compressed already.
         self._sockets = Sockets(LONGEST_TEXT_BODY, compress=False)
 
+    def route(self) -> SocketRoute:
+        return SocketRoute("/workspaces/{id}/control", Scope.READ, "Actions and pictures with little delay, as a WebSocket")
+
     def routes(self) -> list[web.RouteDef]:
-        return [web.get(PREFIX + "/workspaces/{id}/control", self._serve)]
+        return [web.get(PREFIX + self.route().path, self._serve)]
 
     async def close(self) -> None:
         await self._sockets.close()

@@ -45,6 +45,7 @@ class Commands(Joined):
 
     word = "exec"
     noun = "command"
+    summary = "Run a command with input and a terminal if wanted, as a WebSocket"
 
     def __init__(self, inside: Inside, endings: Endings, identity: Identity, router: Router, rates: Rates) -> None:
         super().__init__(inside, endings, identity, router)

@@ -16,7 +16,7 @@ from portal.errors import LoginNeeded, PortalError
 from portal.identity import Identity
 from portal.inside import Inside
 from portal.principal import Principal, Scope
-from portal.routes import PREFIX, Router
+from portal.routes import PREFIX, Router, SocketRoute
 from portal.sockets import Limited, Sockets, object_in, side_by_side
 
 _LONGEST_MESSAGE = 1 << 20
@@ -32,6 +32,7 @@ class Joined(abc.ABC):
 
     word: str
     noun: str
+    summary: str
 
     def __init__(self, inside: Inside, endings: Endings, identity: Identity, router: Router) -> None:
         self.inside = inside
@@ -41,8 +42,11 @@ class Joined(abc.ABC):
         self._open = Limited(self.noun)
         self._sockets = Sockets(_LONGEST_MESSAGE)
 
+    def route(self) -> SocketRoute:
+        return SocketRoute(f"/workspaces/{{id}}/{self.word}", Scope.CONTROL, self.summary)
+
     def routes(self) -> list[web.RouteDef]:
-        return [web.get(f"{PREFIX}/workspaces/{{id}}/{self.word}", self._serve)]
+        return [web.get(PREFIX + self.route().path, self._serve)]
 
     @abc.abstractmethod
     def opened(self, identity: str, principal: Principal, hello: dict[str, Any]) -> AbstractAsyncContextManager[ExecSession]:

@@ -12,7 +12,7 @@ from engine import __version__
 from portal.bodies import Body, is_needed
 from portal.once import KEY_HEADER, KEY_PATTERN
 from portal.parameters import PARTS, Parameter
-from portal.routes import PREFIX, Route
+from portal.routes import PREFIX, Route, SocketRoute
 from portal.schemas import ANSWERS, BODIES, COMPONENTS
 
 _COMPONENTS = "#/components/schemas/"
@@ -43,7 +43,7 @@ _ONCE = {
 }  # fmt: skip
 
 
-def document(routes: Sequence[Route]) -> dict[str, Any]:
+def document(routes: Sequence[Route], sockets: Sequence[SocketRoute] = ()) -> dict[str, Any]:
     """The whole document as a JSON object."""
     models = {route.body for route in routes if route.body is not None}
     models |= {answer for route in routes for answer in (route.answers or {}).values() if isinstance(answer, type)}
@@ -52,7 +52,7 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
         "info": {"title": "TClone", "version": __version__, "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"}},
         "servers": [{"url": PREFIX}],
         "security": [{"token": []}],
-        "paths": _paths(routes),
+        "paths": _paths(routes, sockets),
         "components": {
             "schemas": {"Error": _ERROR, **COMPONENTS, **_schemas(models)},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
@@ -61,29 +61,39 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
 
 
 def _schemas(models: set[type[pydantic.BaseModel]]) -> dict[str, Any]:
+    # References go by the name alone.
+    assert len({model.__name__ for model in models}) == len(models), "two bodies or answers have one name"
     ordered = sorted(models, key=lambda model: model.__name__)
     _, definitions = pydantic.json_schema.models_json_schema([(model, "validation") for model in ordered], ref_template=_COMPONENTS + "{model}")
     return definitions.get("$defs", {})
 
 
-def _paths(routes: Sequence[Route]) -> dict[str, Any]:
+def _paths(routes: Sequence[Route], sockets: Sequence[SocketRoute]) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    for socket in sockets:
+        upgraded = {"101": {"description": "the WebSocket; its first message is a hello"}}
+        paths.setdefault(socket.path, {})["get"] = _described("get", socket, upgraded)
     return paths
 
 
-def _operation(route: Route) -> dict[str, Any]:
+def _described(method: str, route: Route | SocketRoute, answers: dict[str, Any]) -> dict[str, Any]:
+    """What every operation tells."""
     words = [word for word in re.split(r"[^a-z]+", route.path) if word]
-    operation: dict[str, Any] = {
-        "operationId": "_".join([route.method.lower(), *words]),
+    return {
+        "operationId": "_".join([method, *words]),
         "summary": route.summary,
         "tags": words[:1],
         "x-scope": str(route.scope),
-        "parameters": [_path_parameter(name) for name in _PARAMETER.findall(route.path)] + [_query_parameter(*item) for item in (route.query or {}).items()]
-        + ([_ONCE] if route.once else []),
-        "responses": {**_answers(route), **{status: _refusal(text) for status, text in _REFUSALS.items()}},
+        "parameters": [_path_parameter(name) for name in _PARAMETER.findall(route.path)],
+        "responses": {**answers, **{status: _refusal(text) for status, text in _REFUSALS.items()}},
     }
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    operation = _described(route.method.lower(), route, _answers(route))
+    operation["parameters"] += [_query_parameter(*item) for item in (route.query or {}).items()] + ([_ONCE] if route.once else [])
     if route.body is not None:
         operation["requestBody"] = {"required": is_needed(route.body, route.method), "content": {"application/json": {"schema": _reference(route.body)}}}
     elif (schema := BODIES.get((route.method, route.path))) is not None:

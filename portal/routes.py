@@ -80,6 +80,15 @@ class Route:
     longest: int = LONGEST_BODY
 
 
+@dataclass(frozen=True)
+class SocketRoute:
+    """A WebSocket below the prefix, for the OpenAPI document: its first message is a hello, by which it is let in."""
+
+    path: str
+    scope: Scope
+    summary: str
+
+
 class Router:
     """Makes aiohttp's routes of ours."""
 

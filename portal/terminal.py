@@ -18,6 +18,7 @@ class Terminals(Joined):
 
     word = "terminal"
     noun = "terminal"
+    summary = "A shell of the desktop's user, as a WebSocket"
 
     def opened(self, identity: str, principal: Principal, hello: dict[str, Any]) -> AbstractAsyncContextManager[ExecSession]:
         audit.record("terminal", user=principal.user, token=principal.token, workspace=identity)

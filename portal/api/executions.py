@@ -23,7 +23,7 @@ from portal.errors import PortalError, TimedOut, TooMany
 from portal.inside import Inside
 from portal.principal import Scope
 from portal.rates import Rates
-from portal.routes import Call, Route
+from portal.routes import LONGEST_TEXT_BODY, Call, Route
 
 _MOST_AT_ONCE = 32
 _LONGEST_ARGUMENT = 32 << 10
@@ -71,7 +71,7 @@ class Executions:
         told = {200: 'NDJSON: {"stdout"} and {"stderr"} as they come, last {"exit"} or {"error"}'}
         return [
             Route("POST", "/workspaces/{id}/exec", Scope.CONTROL, self._exec, "Run a command, its output streamed", Exec, told,
-                  content=("application/x-ndjson",), acts=True),
+                  content=("application/x-ndjson",), acts=True, longest=LONGEST_TEXT_BODY),
         ]  # fmt: skip
 
     async def _exec(self, call: Call) -> web.StreamResponse:

@@ -12,7 +12,7 @@ from portal.database import Database
 from portal.feed import Feed
 from portal.metrics import Metrics
 from portal.principal import Scope
-from portal.routes import PREFIX, Call, Route
+from portal.routes import PREFIX, Call, Route, SocketRoute
 
 
 class Operations:
@@ -35,9 +35,9 @@ class Operations:
             web.get(f"{PREFIX}/openapi.json", self._openapi),
         ]
 
-    def describe(self, routes: Sequence[Route]) -> None:
+    def describe(self, routes: Sequence[Route], sockets: Sequence[SocketRoute]) -> None:
         """All routes there are, for the OpenAPI document."""
-        self._document = openapi.document(routes)
+        self._document = openapi.document(routes, sockets)
 
     async def _alive(self, _: web.Request) -> web.Response:
         return web.json_response({"ok": True})

@@ -29,13 +29,13 @@ _MOST_BYTES = LARGEST * 4 // 3 + 4096
 _MOST_OPEN = 32
 
 
-class Wanted(Body):
+class CuaWanted(Body):
     """`address`: of the host's loopback, each for one workspace."""
 
     address: Annotated[str, pydantic.Field(max_length=15)] = "127.0.0.1"
 
 
-class Opened(pydantic.BaseModel):
+class CuaOpened(pydantic.BaseModel):
     """Where cua's client finds a workspace without a token."""
 
     workspace: str
@@ -53,7 +53,7 @@ class _Open:
         self.watch: asyncio.Task[None] | None = None
 
     def public(self) -> dict[str, Any]:
-        return Opened(workspace=self.workspace, address=self.address, port=PORT).model_dump()
+        return CuaOpened(workspace=self.workspace, address=self.address, port=PORT).model_dump()
 
 
 class Cua:
@@ -71,8 +71,8 @@ class Cua:
     def routes(self) -> list[Route]:
         path = "/workspaces/{id}/cua"
         return [
-            Route("GET", path, Scope.READ, self._show, "Where cua's client finds it without a token", answers={200: Opened}),
-            Route("POST", path, Scope.CONTROL, self._open, "Let cua's client in at a loopback address, without a token", Wanted, {201: Opened}, acts=True, once="memory"),
+            Route("GET", path, Scope.READ, self._show, "Where cua's client finds it without a token", answers={200: CuaOpened}),
+            Route("POST", path, Scope.CONTROL, self._open, "Let cua's client in at a loopback address, without a token", CuaWanted, {201: CuaOpened}, acts=True, once="memory"),
             Route("DELETE", path, Scope.CONTROL, self._shut, "Let it in there no more", answers={204: "it is closed"}),
         ]
 
@@ -108,7 +108,7 @@ class Cua:
         return web.json_response(self._of(call.workspace).public())
 
     async def _open(self, call: Call) -> web.Response:
-        wanted: Wanted = call.body
+        wanted: CuaWanted = call.body
         address = _loopback(wanted.address)
         with audit.outcome("cua-open", call.principal, call.workspace, address=address):
             if call.workspace in self._opened:
