@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from portal.database import Database
-from portal.endings import Endings
+from portal.endings import ROLE, Endings
 from portal.owners import Owners
 from portal.sessions import Sessions
 from portal.shares import Shares
@@ -60,10 +60,14 @@ class Access:
 
     async def reload(self) -> None:
         """Take over what is in the database."""
-        await self.users.reload()
+        demoted = await self.users.reload()
         await self.tokens.reload()
         await self.shares.reload()
         await self.sessions.reload()
+        # Their logins, tokens and links stay, but what they opened as admins closes; who comes again is asked what it may.
+        for user in demoted:
+            for right in (*self.sessions.of(user), *self.tokens.of(user), *self.shares.by(user)):
+                self.endings.tell(right.id, ROLE)
 
     async def _look(self) -> None:
         """End what expires, and notice what another process (the command line) has changed."""

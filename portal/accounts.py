@@ -158,7 +158,7 @@ def set_password(connection: sqlite3.Connection, user: str, password_hash: str, 
 
 
 def set_role(connection: sqlite3.Connection, user: str, role: Role) -> None:
-    """Raises Conflicting for the last admin. Takes effect with the user's next request."""
+    """Raises Conflicting for the last admin. Takes effect with the user's next request; what an admin had open closes."""
     if role is not Role.ADMIN:
         _not_the_last_admin(connection, user)
     _existing(connection, user)

@@ -129,7 +129,7 @@ class Control:
         self._terminals = Terminals(self._inside, self.access.endings, self.identity, self._router)
         self._commands = Commands(self._inside, self.access.endings, self.identity, self._router, rates)
         self._channels = Channels(self._actions, self.node, self.feed, self.leases, self.access.endings, self.identity, self._router)
-        self.private = Private(self.access, self.tickets, self.viewers).application()
+        self.private = Private(self.access, self.owners, self.tickets, self.viewers).application()
         provider = oidc.settings(config)
         self._provider = oidc.Provider(provider) if provider is not None else None
         self.public = self._public(Pages(self._is_admin, by_provider=provider is not None))

@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator
 
 _QUEUE = 256
+# A reason that ends what is open, but not the right itself.
+ROLE = "role"
 
 Ended = tuple[str, str]  # public id, reason
 Queue = asyncio.Queue[Ended | None]
@@ -19,7 +21,7 @@ class Endings:
         self._watchers: set[Queue] = set()
 
     def tell(self, identity: str, reason: str) -> None:
-        """This right is over. Reasons: logout, expired, revoked, password, disabled."""
+        """This right is over, or with ROLE less than it was. Reasons: logout, expired, revoked, password, disabled, role."""
         for queue in self._watchers:
             _offer(queue, (identity, reason))
 

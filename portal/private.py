@@ -21,6 +21,8 @@ from portal import audit, security
 from portal.bodies import Body, parsed
 from portal.errors import Denied
 from portal.access import Access
+from portal.owners import Owners
+from portal.principal import Principal
 from portal.sessions import Session
 from portal.shares import Share
 from portal.tickets import Tickets
@@ -50,7 +52,9 @@ class Desk(Body):
 class Private:
     """The routes of private.sock."""
 
-    def __init__(self, access: Access, tickets: Tickets, viewers: Viewers) -> None:
+    def __init__(self, access: Access, owners: Owners, tickets: Tickets, viewers: Viewers) -> None:
+        self._users = access.users
+        self._owners = owners
         self._sessions = access.sessions
         self._shares = access.shares
         self._endings = access.endings
@@ -80,7 +84,7 @@ class Private:
         workspace = asked.workspace
         identity = self._tickets.redeem(asked.code, workspace) or ""
         right = self._sessions.get(identity) or self._shares.get(identity)
-        if right is None:
+        if right is None or not self._sees(right, workspace):
             audit.record("ticket-refused", workspace=workspace)
             raise Denied(_REFUSED)
         desk = await (self._sessions.new_desk(right, workspace) if isinstance(right, Session) else self._shares.new_desk(right))
@@ -90,9 +94,14 @@ class Private:
     async def _check(self, request: web.Request) -> web.Response:
         asked = await parsed(request, Desk)
         right = self._sessions.check_desk(asked.desk, asked.workspace) or self._shares.check_desk(asked.desk, asked.workspace)
-        if right is None:
+        if right is None or not self._sees(right, asked.workspace):
             raise Denied(_REFUSED)
         return web.json_response(_grant(right, asked.workspace))
+
+    def _sees(self, right: Session | Share, workspace: str) -> bool:
+        """Whether whoever has, or gave, this right may see the workspace now: its role may have become less."""
+        account = self._users.enabled(right.user)
+        return account is not None and self._owners.sees(Principal(account.user, account.role, frozenset()), workspace)
 
     async def _watch(self, request: web.Request) -> web.WebSocketResponse:
         response = web.WebSocketResponse(heartbeat=_PING_SECONDS, max_msg_size=_LONGEST_REPORT)

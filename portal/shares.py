@@ -92,6 +92,11 @@ class Shares:
             key=lambda share: share.created, reverse=True,
         )  # fmt: skip
 
+    def by(self, user: str) -> list[Share]:
+        """The live links that a user made."""
+        now = self._clock()
+        return [share for share in self._by_id.values() if share.user == user and not share.over(now)]
+
     def live(self) -> list[str]:
         """The ids of all live links."""
         now = self._clock()

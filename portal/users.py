@@ -6,6 +6,7 @@ from portal import accounts
 from portal.accounts import Account
 from portal.database import Database
 from portal.owners import Owners
+from portal.principal import Role
 
 
 class Users:
@@ -16,12 +17,13 @@ class Users:
         self._owners = owners
         self._accounts: dict[str, Account] = {}
 
-    async def reload(self) -> None:
-        """Read the accounts; workspaces of those that were removed lose their owner."""
+    async def reload(self) -> set[str]:
+        """Read the accounts; workspaces of those that were removed lose their owner. Who is no admin any more."""
         listed = await self._database.run(accounts.every)
         before, self._accounts = self._accounts, {account.user: account for account in listed}
         for user in before.keys() - self._accounts.keys():
             self._owners.release(user)
+        return {user for user, account in self._accounts.items() if account.role is not Role.ADMIN and user in before and before[user].role is Role.ADMIN}
 
     def enabled(self, user: str) -> Account | None:
         """The account of a user that may come in."""

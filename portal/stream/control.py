@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 
+from portal.endings import ROLE
 from portal.stream.viewer_api import Role
 from portal.stream.errors import Denied, NoSession, StreamError, Unavailable
 
@@ -191,7 +192,11 @@ class Control:
             self.watching = True
         elif message["type"] == "ended":
             session = message["session"]
-            self._ended[session] = None
+            if message.get("reason") == ROLE:
+                # It lives on; what was asked before, and is not answered yet, does not count.
+                self._epoch += 1
+            else:
+                self._ended[session] = None
             if len(self._ended) > _REMEMBER_COUNT:
                 del self._ended[next(iter(self._ended))]
             for key, (desk, _) in list(self._remembered.items()):

@@ -135,6 +135,10 @@ async def test_who_comes_by_loopback_is_a_program_with_no_more_right_than_its_op
         async with session.ws_connect("http://127.0.0.24:8000/ws") as channel:
             await channel.send_json(click)
             assert (await channel.receive_json())["success"] is True
+            # As if it had not begun to listen for the end of that right, which would close the address.
+            opened = portal.control._cua._opened["ws-2"]
+            assert opened.watch is not None
+            opened.watch.cancel()
             assert (await person.request("PATCH", "/api/v1/users/anna", {"role": "user"})).status == 200
             await channel.send_json(click)
             assert (await channel.receive_json())["code"] == "not_found"

@@ -11,6 +11,8 @@ from portal.database import connect
 from portal.principal import Role
 from tests.portal.conftest import OWN_PASSWORD, PATIENCE, Client, Portal
 from tests.portal.fake_engine import FakeEngine
+from tests.portal.test_actions import program
+from tests.portal.test_desktops import ask, ticket
 
 
 async def code(client: Client, method: str, path: str, body: object = None) -> tuple[int, str]:
@@ -193,3 +195,27 @@ async def test_what_the_command_line_changes_is_felt(portal: Portal) -> None:
         while (await anna.request("GET", "/api/v1/me")).status == 200:
             await asyncio.sleep(0.05)
     assert (await portal.client().login(OWN_PASSWORD, "ben")).status == 200
+
+
+async def test_what_an_admin_opened_closes_when_it_is_one_no_more(portal: Portal, engine: FakeEngine) -> None:
+    engine.add()
+    admin = await portal.login()
+    anna = await portal.user(admin, "anna", "admin")
+    agent, stream = await program(portal, anna, "read"), portal.private()
+    desk = (await ask(stream, "/tickets/redeem", {"code": (await ticket(anna))["code"], "workspace": "ws-1"}))[1]["desk"]
+    assert (await ask(stream, "/desks/check", {"desk": desk, "workspace": "ws-1"}))[0] == 200
+    async with anna.socket() as page, agent._session.get("http://control/api/v1/workspaces/ws-1/events", headers=agent.headers()) as events, asyncio.timeout(PATIENCE):
+        await page.send_json({"type": "hello", "key": anna.key})
+        assert [item["id"] for item in (await page.receive_json())["workspaces"]] == ["ws-1"]
+        assert await events.content.readline()
+        assert (await admin.request("PATCH", "/api/v1/users/anna", {"role": "user"})).status == 200
+        while (await page.receive_json())["type"] != "ended":
+            pass
+        await events.content.read()
+    assert (await ask(stream, "/desks/check", {"desk": desk, "workspace": "ws-1"}))[0] == 403
+    assert await code(agent, "GET", "/api/v1/workspaces/ws-1") == (404, "not_found")
+    # The login itself goes on, with what a user may.
+    assert (await (await anna.request("GET", "/api/v1/me")).json())["role"] == "user"
+    async with anna.socket() as page:
+        await page.send_json({"type": "hello", "key": anna.key})
+        assert (await page.receive_json(timeout=PATIENCE))["workspaces"] == []

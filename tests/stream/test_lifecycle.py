@@ -43,6 +43,19 @@ async def test_a_session_that_ends_takes_its_streams_and_connections_along_withi
     assert await _fetch(world) == 401
 
 
+async def test_of_a_session_that_may_less_what_is_open_closes_and_the_rest_is_asked_anew(world: World) -> None:
+    await world.raw_websocket(echo)
+    client = await world.websocket()
+    checks = world.control.checks
+    await world.control.tell("alice", "role")
+    assert reason((await client.frame())[1]) == (POLICY, "session ended: role")
+    assert await _fetch(world) == 200 and world.control.checks == checks + 1
+    world.control.desks.clear()
+    await world.control.tell("alice", "role")
+    await world.until(lambda: not world.server.registry.counts()["relays"])
+    assert await _fetch(world) == 401
+
+
 async def test_another_session_is_left_alone(world: World) -> None:
     world.control.live.add("bob")
     world.control.desks["desk-of-bob"] = ("bob", "ws-1")

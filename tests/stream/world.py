@@ -77,8 +77,11 @@ class FakeControl:
     async def end_session(self, session: str) -> None:
         self.live.discard(session)
         self.desks = {cookie: owner for cookie, owner in self.desks.items() if owner[0] != session}
+        await self.tell(session, "logout")
+
+    async def tell(self, session: str, reason: str) -> None:
         for watcher in list(self.watchers):
-            await watcher.send_json({"type": "ended", "session": session, "reason": "logout"})
+            await watcher.send_json({"type": "ended", "session": session, "reason": reason})
 
     @staticmethod
     def _denied() -> web.Response:
