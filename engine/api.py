@@ -362,22 +362,22 @@ def _only(body: dict[str, Any], *known: str) -> None:
 def _launch_of(body: dict[str, Any]) -> Launch:
     image = body.get("image")
     if not isinstance(image, str) or not 1 <= len(image) <= 256:
-        raise BadRequest("image must name an image; `tclone image ls` lists them")
+        raise BadRequest("image must name an image; `tclone image ls` lists them", field="image")
     network = check_network(body.get("network", "open"))
     disk = body.get("disk")
     if not isinstance(body.get("osworld", False), bool):
-        raise BadRequest("osworld must be true or false")
+        raise BadRequest("osworld must be true or false", field="osworld")
     memory, pids, shm, name = body.get("memory"), body.get("pids"), body.get("shm"), body.get("name")
     return Launch(
         image=image,
         name=None if name is None else check_name(name),
         ports=check_ports(body.get("ports")),
         env=check_env(body.get("env")),
-        memory=DEFAULT_MEMORY if memory is None else check_integer(memory, "memory (bytes)", MIN_MEMORY, 1 << 50),
-        pids=DEFAULT_PIDS if pids is None else check_integer(pids, "pids", 8, MAX_PIDS),
+        memory=DEFAULT_MEMORY if memory is None else check_integer(memory, "memory (bytes)", MIN_MEMORY, 1 << 50, "memory"),
+        pids=DEFAULT_PIDS if pids is None else check_integer(pids, "pids", 8, MAX_PIDS, "pids"),
         network=network,
-        disk=None if disk is None else check_integer(disk, "disk (bytes)", MIN_DISK, 1 << 50),
-        shm=None if shm is None else check_integer(shm, "shm (bytes)", MIN_SHM, 1 << 50),
+        disk=None if disk is None else check_integer(disk, "disk (bytes)", MIN_DISK, 1 << 50, "disk"),
+        shm=None if shm is None else check_integer(shm, "shm (bytes)", MIN_SHM, 1 << 50, "shm"),
         command=None if body.get("command") is None else check_argv(body["command"], "command"),
         osworld=body.get("osworld", False),
     )
@@ -387,8 +387,8 @@ def _fork_options(body: dict[str, Any]) -> ForkOptions:
     name, ghost, hostname = body.get("name"), body.get("ghost_limit"), body.get("hostname")
     for switch in ("tcp_close", "new_machine_id"):
         if not isinstance(body.get(switch, False), bool):
-            raise BadRequest(f"{switch} must be true or false")
-    copies = check_integer(body.get("copies", 1), "copies", 1, MAX_COPIES)
+            raise BadRequest(f"{switch} must be true or false", field=switch)
+    copies = check_integer(body.get("copies", 1), "copies", 1, MAX_COPIES, "copies")
     network = body.get("network")
     return ForkOptions(
         copies=copies,
@@ -396,7 +396,7 @@ def _fork_options(body: dict[str, Any]) -> ForkOptions:
         labels=check_labels(body.get("labels"), copies),
         name=None if name is None else check_name(name),
         tcp_close=body.get("tcp_close", False),
-        ghost_limit=None if ghost is None else check_integer(ghost, "ghost_limit (bytes)", 0, 1 << 50),
+        ghost_limit=None if ghost is None else check_integer(ghost, "ghost_limit (bytes)", 0, 1 << 50, "ghost_limit"),
         identity=Identity(None if hostname is None else check_name(hostname, "hostname"), body.get("new_machine_id", False)),
     )
 

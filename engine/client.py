@@ -443,7 +443,7 @@ async def _error_of(answer: aiohttp.ClientResponse) -> EngineError:
 
 
 def _error_from(error: dict[str, Any]) -> EngineError:
-    return from_wire(error["code"], error["message"], error.get("blockers"))
+    return from_wire(error["code"], error["message"], error.get("blockers"), error.get("field"))
 
 
 def _path(ref: str, rest: str = "") -> str:

@@ -7,19 +7,24 @@ from typing import Any
 
 
 class EngineError(Exception):
-    """Base of every error the engine reports on purpose; the message names the object and the next step."""
+    """Base of every error the engine reports on purpose; the message names the object and the next step.
+
+    `field`: the field of the request's body that is wrong, None when it is not about a single one.
+    """
 
     code = "internal"
     http_status = 500
     exit_status = 1
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, field: str | None = None) -> None:
         super().__init__(message)
         self.message = message
+        self.field = field
 
     def to_wire(self) -> dict[str, Any]:
         """The `error` object of an answer."""
-        return {"code": self.code, "message": self.message}
+        told = {"code": self.code, "message": self.message}
+        return told if self.field is None else {**told, "field": self.field}
 
 
 class BadRequest(EngineError):
@@ -76,8 +81,8 @@ def from_oserror(what: str, error: OSError) -> EngineError:
     return Internal(f"{what}: {error}")
 
 
-def from_wire(code: str, message: str, blockers: list[dict[str, Any]] | None = None) -> EngineError:
+def from_wire(code: str, message: str, blockers: list[dict[str, Any]] | None = None, field: str | None = None) -> EngineError:
     """The exception for a wire code; an unknown code becomes Internal."""
     if code == Unsupported.code:
         return Unsupported(message, blockers)
-    return _BY_CODE.get(code, Internal)(message)
+    return _BY_CODE.get(code, Internal)(message, field)

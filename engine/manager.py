@@ -116,7 +116,7 @@ class Manager:
         used = self.names_in_use()
         for name in names:
             if name in used:
-                raise Conflict(f"the name {name} is taken; choose another or remove that workspace")
+                raise Conflict(f"the name {name} is taken; choose another or remove that workspace", field="name")
         self._names_taken.update(names)
 
     def release_names(self, names: list[str]) -> None:

@@ -98,7 +98,7 @@ class Workspace:
     stream_token: str = ""
 
     _PRIVATE = (
-        "pids_limit", "disk_limit", "image_digest", "tools_digest", "stream_port", "hostname", "env", "workdir",
+        "pids_limit", "image_digest", "tools_digest", "stream_port", "hostname", "env", "workdir",
         "pid", "pid_start", "master_token", "stream_token",
     )  # fmt: skip
 
@@ -175,10 +175,10 @@ def check_name(name: object, what: str = "name") -> str:
     """A usable workspace name: a DNS label of at most 41 characters that cannot be taken for an id."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.endswith("-"):
         raise BadRequest(
-            f"{what} {_shown(name)} is not usable: 1 to 41 of a-z, 0-9 and '-', starting and ending with a letter or digit"
+            f"{what} {_shown(name)} is not usable: 1 to 41 of a-z, 0-9 and '-', starting and ending with a letter or digit", field=what
         )
     if _ID.fullmatch(name):
-        raise BadRequest(f"{what} {name!r} looks like an id; choose another")
+        raise BadRequest(f"{what} {name!r} looks like an id; choose another", field=what)
     return name
 
 
@@ -193,17 +193,17 @@ def check_labels(labels: object, copies: int) -> list[str]:
     if labels is None:
         return [""] * copies
     if not isinstance(labels, list) or len(labels) > copies or not all(isinstance(label, str) for label in labels):
-        raise BadRequest(f"labels must be a list of at most {copies} texts, one for each copy")
+        raise BadRequest(f"labels must be a list of at most {copies} texts, one for each copy", field="labels")
     for label in labels:
         if len(label) > MAX_LABEL or not label.isprintable():
-            raise BadRequest(f"label {_shown(label)} is not usable: at most {MAX_LABEL} characters in one line")
+            raise BadRequest(f"label {_shown(label)} is not usable: at most {MAX_LABEL} characters in one line", field="labels")
     return [label.strip() for label in labels] + [""] * (copies - len(labels))
 
 
 def check_network(network: object) -> str:
     """A level of outgoing traffic."""
     if network not in ("open", "none"):
-        raise BadRequest("network must be `open` or `none`")
+        raise BadRequest("network must be `open` or `none`", field="network")
     return str(network)
 
 
@@ -212,27 +212,27 @@ def check_ports(ports: object) -> dict[int, int | None]:
     if ports is None:
         return {}
     if not isinstance(ports, list) or len(ports) > _MAX_PORTS:
-        raise BadRequest(f"ports must be a list of at most {_MAX_PORTS} objects with `container` and `host`")
+        raise BadRequest(f"ports must be a list of at most {_MAX_PORTS} objects with `container` and `host`", field="ports")
     wanted: dict[int, int | None] = {}
     for item in ports:
         if not isinstance(item, dict) or set(item) - {"container", "host"}:
-            raise BadRequest(f"port {_shown(item)} must be an object with `container` and `host`")
+            raise BadRequest(f"port {_shown(item)} must be an object with `container` and `host`", field="ports")
         container, host = item.get("container"), item.get("host")
         _check_port(container)
         if host is not None:
             _check_port(host)
         if container in wanted:
-            raise BadRequest(f"container port {container} is listed twice")
+            raise BadRequest(f"container port {container} is listed twice", field="ports")
         wanted[container] = host
     hosts = [host for host in wanted.values() if host is not None]
     if len(hosts) != len(set(hosts)):
-        raise BadRequest("one host port is asked for twice")
+        raise BadRequest("one host port is asked for twice", field="ports")
     return wanted
 
 
 def _check_port(port: object) -> None:
     if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65535:
-        raise BadRequest(f"port {_shown(port)} is not a number from 1 to 65535")
+        raise BadRequest(f"port {_shown(port)} is not a number from 1 to 65535", field="ports")
 
 
 def _can_be_passed(text: str) -> bool:
@@ -272,9 +272,10 @@ def check_argv(argv: object, what: str = "argv") -> list[str]:
     return list(argv)
 
 
-def check_integer(value: object, what: str, low: int, high: int) -> int:
+def check_integer(value: object, what: str, low: int, high: int, field: str | None = None) -> int:
+    """A whole number in its bounds; `field` is the request's that it came in."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise BadRequest(f"{what} must be a whole number from {low} to {high}, not {_shown(value)}")
+        raise BadRequest(f"{what} must be a whole number from {low} to {high}, not {_shown(value)}", field=field)
     return value
 
 

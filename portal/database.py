@@ -56,6 +56,9 @@ CREATE TABLE answers (
     name TEXT PRIMARY KEY, digest TEXT NOT NULL, status INTEGER NOT NULL, kind TEXT NOT NULL, body BLOB NOT NULL, at REAL NOT NULL);
 CREATE TABLE sandboxes (workspace TEXT PRIMARY KEY, metadata TEXT NOT NULL);
 """,
+    """
+ALTER TABLE accounts ADD COLUMN most_disk INTEGER;
+""",
 )
 
 

@@ -64,7 +64,7 @@ class Forks:
             self.pace(principal, wanted.count)
             source = await self._node.workspace(workspace)
             with contextlib.ExitStack() as reserved:
-                refused = self._reserve(reserved, principal, workspace, wanted, source["memory_limit"])
+                refused = self._reserve(reserved, principal, workspace, wanted, source)
                 copies = wanted.count - len(refused)
                 measured = reserved.enter_context(tracing.fork(workspace))
                 result = await self._node.fork(
@@ -78,16 +78,17 @@ class Forks:
             results = [await self._outcome(branch) for branch in result["branches"]] + [_refusal(error) for error in refused]
         return {**result, "results": results}
 
-    def _reserve(self, reserved: contextlib.ExitStack, principal: Principal, workspace: str, wanted: Wanted, memory: int | None) -> list[OverQuota]:
+    def _reserve(self, reserved: contextlib.ExitStack, principal: Principal, workspace: str, wanted: Wanted, source: dict[str, Any]) -> list[OverQuota]:
         """Room for the children, and the refusals of those for which there is none. Raises OverQuota."""
         owner, unlimited = self._owners.of(workspace), principal.role is Role.ADMIN
+        memory, disk = source["memory_limit"], source["disk_limit"]
         if not wanted.partial:
-            reserved.enter_context(self._quotas.reserve(owner, wanted.count, memory, unlimited))
+            reserved.enter_context(self._quotas.reserve(owner, wanted.count, memory, disk, unlimited))
             return []
         refused = []
         for _ in range(wanted.count):
             try:
-                reserved.enter_context(self._quotas.reserve(owner, 1, memory, unlimited))
+                reserved.enter_context(self._quotas.reserve(owner, 1, memory, disk, unlimited))
             except OverQuota as error:
                 refused.append(error)
         if len(refused) == wanted.count:

@@ -224,6 +224,7 @@ def checked_workspace(item: object) -> dict[str, Any]:
         "paused": item.get("paused") is True,
         "created": item.get("created") if isinstance(item.get("created"), str | int | float) else None,
         "memory_limit": item["memory_limit"] if isinstance(item.get("memory_limit"), int) else None,
+        "disk_limit": item["disk_limit"] if isinstance(item.get("disk_limit"), int) else None,
         "error": _text(item.get("error")),
     }
 

@@ -16,14 +16,16 @@ Bytes = Annotated[int, pydantic.Field(ge=0, le=1 << 50)]
 
 
 class Settings(Body):
-    """null: never, or no limit. Memory is the sum of the limits of a user's workspaces, in bytes; admins have no limits of their own."""
+    """null: never, or no limit. Memory and disk are sums of the limits of a user's workspaces, in bytes; admins have no limits of their own."""
 
     idle_seconds: Seconds | None = None
     lifetime_seconds: Seconds | None = None
     user_workspaces: Count | None = None
     user_memory: Bytes | None = None
+    user_disk: Bytes | None = None
     all_workspaces: Count | None = None
     all_memory: Bytes | None = None
+    all_disk: Bytes | None = None
 
 
 class SettingsStore:

@@ -29,10 +29,11 @@ class NewUser(Body):
 
 
 class Quota(Body):
-    """Limits of one user, both of them; null: what the settings have for every user. `memory` is in bytes."""
+    """Limits of one user; null: what the settings have for every user. `memory` and `disk` are in bytes. Without `disk` its limit stays as it is."""
 
     workspaces: Count | None
     memory: Bytes | None
+    disk: Bytes | None = None
 
 
 class Changes(Body):
@@ -88,10 +89,10 @@ class Users:
             if wanted.disabled is not None:
                 accounts.set_disabled(db, user, wanted.disabled)
             if wanted.quota is not None:
-                accounts.set_quota(db, user, wanted.quota.workspaces, wanted.quota.memory)
+                accounts.set_quota(db, user, wanted.quota.model_dump(exclude_unset=True))
 
         await self._access.change(work)
-        quota = wanted.quota.model_dump() if wanted.quota is not None else None
+        quota = wanted.quota.model_dump(exclude_unset=True) if wanted.quota is not None else None
         audit.record("user-change", user=call.principal.user, name=user, role=role, disabled=wanted.disabled, quota=quota)
         account = self._access.users.find(user)
         if account is None:

@@ -43,7 +43,8 @@ Lifetime = Annotated[float, pydantic.Field(ge=1, le=366 * 86400, strict=False)]
 
 
 class Launch(Body):
-    """`memory` and `disk` (how much it may write; null: no limit) are in bytes; `network` is what it may reach.
+    """`memory` and `disk` (how much it may write) are in bytes; `network` is what it may reach.
+    `disk` null: no limit, but 10 GiB where a quota for disk holds.
     `osworld`: with a server for OSWorld's clients, on the host's loopback without a login.
     `timeout`: seconds after which it is discarded, `persistent`: never. `wait`: answer when it is ready."""
 
@@ -152,9 +153,10 @@ class Workspaces:
         user, unlimited = principal.user, principal.role is Role.ADMIN
         with audit.outcome("launch", principal, None, image=wanted.image, network=wanted.network) as told:
             self._forks.pace(principal, 1)
-            with self._quotas.reserve(user, 1, wanted.memory or DEFAULT_MEMORY, unlimited):
+            disk = self._quotas.disk_limit(user, wanted.disk, unlimited)
+            with self._quotas.reserve(user, 1, wanted.memory or DEFAULT_MEMORY, disk, unlimited):
                 made = await self._node.launch(
-                    wanted.image, wanted.name or None, sorted(set(wanted.ports)), wanted.memory, wanted.network, wanted.disk, env,
+                    wanted.image, wanted.name or None, sorted(set(wanted.ports)), wanted.memory, wanted.network, disk, env,
                     request_id=request_id, osworld=wanted.osworld,
                 )  # fmt: skip
                 told["workspace"] = made["id"]

@@ -231,7 +231,7 @@ class Sandboxes:
         return {
             "sandboxID": item["id"], "templateID": item["image"], "clientID": "tclone", "envdVersion": ENVD_VERSION, "alias": item["name"],
             "startedAt": str(item["created"]), "endAt": _FOREVER if ends is None else _time(ends), "state": _state(item), "cpuCount": 1,
-            "memoryMB": (item["memory_limit"] or 0) >> 20, "diskSizeMB": 0, "metadata": self._metadata.of(item["id"]),
+            "memoryMB": (item["memory_limit"] or 0) >> 20, "diskSizeMB": (item["disk_limit"] or 0) >> 20, "metadata": self._metadata.of(item["id"]),
         }  # fmt: skip
 
 

@@ -28,9 +28,14 @@ export async function settingsPart(section) {
   const set = await now();
   const idle = idleSelect(set.idle_seconds);
   const whole = lifetimeSelect(set.lifetime_seconds);
-  const limits = [["user_workspaces", words.userWorkspaces, 1], ["user_memory", words.userMemory, GIB], ["all_workspaces", words.allWorkspaces, 1], ["all_memory", words.allMemory, GIB]].map(
-    ([name, label, unit]) => ({ name, label, unit, input: limitInput(set[name], unit) }),
-  );
+  const limits = [
+    ["user_workspaces", words.userWorkspaces, 1],
+    ["all_workspaces", words.allWorkspaces, 1],
+    ["user_memory", words.userMemory, GIB, words.memoryHint],
+    ["all_memory", words.allMemory, GIB, words.memoryHint],
+    ["user_disk", words.userDisk, GIB, words.diskHint],
+    ["all_disk", words.allDisk, GIB, words.diskHint],
+  ].map(([name, label, unit, hint = ""]) => ({ name, label, unit, hint, input: limitInput(set[name], unit) }));
   const wanted = () => ({ idle_seconds: secondsOf(idle), lifetime_seconds: secondsOf(whole), ...Object.fromEntries(limits.map(({ name, label, unit, input }) => [name, limitOf(input, label, unit)])) });
   const described = () => {
     try {
@@ -42,7 +47,7 @@ export async function settingsPart(section) {
   const same = snippet(() => ({ method: "PUT", path: "/api/v1/settings", body: described() }));
   const error = h("p", { className: "error", attributes: { role: "alert" }, hidden: true });
   const pair = (...fields) => h("div", { className: "pair" }, ...fields);
-  const limitField = ({ label, unit, input }) => field(label, input, unit === GIB ? words.memoryHint : "");
+  const limitField = ({ label, hint, input }) => field(label, input, hint);
   const form = h(
     "form",
     { noValidate: true, className: "stack wide" },
@@ -51,6 +56,7 @@ export async function settingsPart(section) {
     h("h3", { textContent: words.quotas }),
     pair(limitField(limits[0]), limitField(limits[1])),
     pair(limitField(limits[2]), limitField(limits[3])),
+    pair(limitField(limits[4]), limitField(limits[5])),
     error,
     submitButton(words.save),
     same.element,

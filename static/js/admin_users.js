@@ -37,7 +37,7 @@ export async function usersPart(section, known, attempt) {
     if (!user.external) buttons.push(act(words.reset, async () => tellPassword(await resetPassword(user.user), redo)));
     buttons.push(act(words.remove, () => askRemove(user.user, redo), "danger"));
     const name = user.user === known.user ? `${user.user} (${words.you})` : user.user;
-    const used = [useOf(user, "workspaces", String), useOf(user, "memory", size)];
+    const used = [useOf(user, "workspaces", String), useOf(user, "memory", size), useOf(user, "disk", size)];
     return [name, Object.fromEntries(words.roles)[user.role], stateOf(user), ...used, user.user === known.user ? "" : actions(...buttons)];
   });
   const add = button(words.add, { kind: "primary", on: () => openAdd(() => attempt(redo)) });
@@ -53,7 +53,10 @@ async function tellPassword(made, redo) {
 function openQuota(user, redo) {
   const workspaces = limitInput(user.quota.workspaces);
   const memory = limitInput(user.quota.memory, GIB);
-  const wanted = () => ({ quota: { workspaces: limitOf(workspaces, words.mostWorkspaces), memory: limitOf(memory, words.mostMemory, GIB) } });
+  const disk = limitInput(user.quota.disk, GIB);
+  const wanted = () => ({
+    quota: { workspaces: limitOf(workspaces, words.mostWorkspaces), memory: limitOf(memory, words.mostMemory, GIB), disk: limitOf(disk, words.mostDisk, GIB) },
+  });
   const described = () => {
     try {
       return wanted();
@@ -62,7 +65,12 @@ function openQuota(user, redo) {
     }
   };
   const same = snippet(() => ({ method: "PATCH", path: `/api/v1/users/${encodeURIComponent(user.user)}`, body: described() }));
-  const fields = [h("p", { textContent: words.quotaNote }), field(words.mostWorkspaces, workspaces), field(words.mostMemory, memory, words.mostMemoryHint)];
+  const fields = [
+    h("p", { textContent: words.quotaNote }),
+    field(words.mostWorkspaces, workspaces),
+    field(words.mostMemory, memory, words.mostMemoryHint),
+    field(words.mostDisk, disk, words.mostDiskHint),
+  ];
   const dialog = formDialog(words.quotaTitle(user.user), fields, words.save, async () => {
     await changeUser(user.user, wanted());
     dialog.close();

@@ -92,10 +92,10 @@ export async function workspacesPart(section, _, attempt, changes) {
     const { all } = await quota();
     const viewers = Object.values(known).reduce((sum, one) => sum + one.viewers, 0);
     const owners = new Set(Object.keys(known).map(ownerOf)).size;
-    const limit = (name, shown, none) => (all.limits[name] === null ? none : shown(all.limits[name]));
+    const amount = (name, shown, none) => words.of(shown(all.use[name]), all.limits[name] === null ? none : shown(all.limits[name]));
     const limits = Object.values(all.limits).every((value) => value === null)
       ? ""
-      : words.limits(all.use.workspaces, limit("workspaces", String, words.noLimit), size(all.use.memory), limit("memory", size, words.noMemoryLimit));
+      : words.limits(amount("workspaces", String, words.noLimit), amount("memory", size, words.noMemoryLimit), amount("disk", size, words.noMemoryLimit));
     setText(summary, words.summary(Object.keys(known).length, owners, viewers) + limits);
     renderOwners();
     render();

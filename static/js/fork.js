@@ -14,7 +14,7 @@ import { toast } from "./toast.js";
 const MOST_COPIES = 8;
 const LONGEST_LABEL = 80;
 const FIGURES = ["pause", "usable", "first_frame"];
-// Refusals that another try would get as well, unless the form is changed.
+// Refusals that another try would get as well, unless the form is changed; so it is with one that is about a field of it.
 const CORRECTABLE = ["bad_request", "limit"];
 
 /** `source paused 284 ms · usable after 348 ms`, of what the engine measured */
@@ -99,7 +99,7 @@ class ForkDialog {
       this.finish(await fork(this.workspace.id, options));
     } catch (failure) {
       this.stopWatching();
-      this.form(failure, !CORRECTABLE.includes(failure.code));
+      this.form(failure, !failure.field && !CORRECTABLE.includes(failure.code));
       if (!this.dialog.isOpen) toast(words.failed(this.workspace.name), failure.message, { kind: "error" });
     }
   }

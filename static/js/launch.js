@@ -170,8 +170,6 @@ class LaunchDialog {
     try {
       this.watch(await launch(wanted));
     } catch (failure) {
-      // Of what a launch can collide with there is only its name.
-      if (failure.code === "conflict") failure.input = this.name;
       this.form(failure, !CORRECTABLE.includes(failure.code));
     }
   }

@@ -72,8 +72,9 @@ async def test_unknown_things(serving: Engine, client: EngineClient) -> None:
 
 async def test_names_and_host_ports_are_taken_once(client: EngineClient) -> None:
     first = await client.launch(IMAGE, name="taken")
-    with pytest.raises(Conflict, match="taken"):
+    with pytest.raises(Conflict, match="the name taken is taken") as refused:
         await client.launch(IMAGE, name="taken")
+    assert refused.value.field == "name"
     with pytest.raises(Conflict):
         await client.launch(IMAGE, ports=[{"container": 81, "host": first["ports"]["3000"]}])
     assert [workspace["id"] for workspace in await client.list()] == [first["id"]]
@@ -83,7 +84,10 @@ async def test_copies_out_of_range_and_wrong_types(serving: Engine, client: Engi
     await client.launch(IMAGE, name="src", wait=True)
     for body in ({"copies": 0}, {"copies": 9}, {"copies": "2"}, {"tcp_close": 1}, {"ghost_limit": -1}, {"name": "X"}):
         status, answer = await _post(serving, "/v1/workspaces/src/fork", json.dumps(body))
-        assert status == 400, (body, answer)
+        assert status == 400 and answer["error"]["field"] == next(iter(body)), (body, answer)
+    with pytest.raises(Conflict, match="the name src is taken") as refused:
+        await client.fork("src", name="src")
+    assert refused.value.field == "name"
 
 
 async def test_the_stream_token_of_a_headless_workspace(client: EngineClient) -> None:

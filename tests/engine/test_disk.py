@@ -36,6 +36,8 @@ async def test_a_full_workspace_is_told_so_and_others_go_on(serving: Engine, cli
     # It runs on, can be forked when full, and has room again once it has removed something that nobody else has.
     made = await client.fork("small", copies=1, name="copy")
     assert made["branches"][0]["error"] is None
+    # What quotas add up is told of each workspace.
+    assert [(await client.get(ref))["disk_limit"] for ref in ("small", "copy", "free")] == [_LIMIT, _LIMIT, None]
     branch = await client.stats("copy")
     assert branch["disk_limit"] == _LIMIT and branch["disk_counted"] < 8 << 20, "what it shares with its source counts for the source"
     status, _, _ = await client.run("copy", ["sh", "-c", "dd if=/dev/zero of=/own bs=1M count=40 conv=fsync"])

@@ -49,6 +49,10 @@ TREE: dict[str, Any] = {
 }
 
 
+def _taken(name: str) -> Conflict:
+    return Conflict(f"the name {name} is taken; choose another or remove that workspace", field="name")
+
+
 class FakeEngine:
     """`async with FakeEngine(path) as engine`. `step` is the time in seconds between phases."""
 
@@ -160,7 +164,8 @@ class FakeEngine:
             "id": identity, "name": f"webtop-xfce-{identity[3:]}", "kind": "source", "state": "ready", "phase": "", "parent": None,
             "batch": None, "index": None, "generation": 0, "image": "webtop-xfce", "desktop": True,
             "ports": {"3000": next(self._hosts)}, "network": "open", "label": "",
-            "created": time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime()), "memory_limit": 4 << 30, "error": None, **values,
+            "created": time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime()), "memory_limit": 4 << 30, "disk_limit": None,
+            "error": None, **values,
         }  # fmt: skip
         self.workspaces[identity] = workspace
         self.changed(workspace)
@@ -213,9 +218,9 @@ class FakeEngine:
         if image is None:
             raise NotFound(f"no image {body['image']}; `tclone image ls` lists them")
         if any(item["name"] == body.get("name") for item in self.workspaces.values()):
-            raise Conflict(f"the name {body['name']} is taken; choose another or remove that workspace")
+            raise _taken(body["name"])
         ports = {str(port["container"]): next(self._hosts) for port in body.get("ports", [])}
-        made = self.add(image=image["name"], desktop=image["desktop"] is not None, state="starting", ports=ports, network=body.get("network", "open"))
+        made = self.add(image=image["name"], desktop=image["desktop"] is not None, state="starting", ports=ports, network=body.get("network", "open"), disk_limit=body.get("disk"))
         self.changed(made, name=body.get("name") or f"{image['name']}-{made['id'][3:]}")
         self.background(self._become_ready(made))
         return web.json_response(made, status=201)
@@ -251,20 +256,24 @@ class FakeEngine:
             raise Conflict(f"{source['id']} is being forked; try again when that fork has ended")
         if not 1 <= body["copies"] <= 8:
             raise BadRequest(f"copies must be from 1 to 8, not {body['copies']}")
+        base = body.get("name") or f"{source['name']}-clone"
+        names = [base] if body["copies"] == 1 else [f"{base}-{index}" for index in range(body["copies"])]
+        for item in self.workspaces.values():
+            if body.get("name") and item["name"] in names:
+                raise _taken(item["name"])
         self.changed(source, state="forking")
         for phase, elapsed in FORK_PHASES:
             data = {"operation": "fork", "phase": phase, "elapsed_ms": elapsed, "detail": ""}
             self.publish("progress", source["id"], data)
             await asyncio.sleep(self.step)
-        base = body.get("name") or f"{source['name']}-clone"
         branches = []
         for index in range(body["copies"]):
             ports = {port: next(self._hosts) for port in source["ports"]}
             branch = self.add(
-                name=base if body["copies"] == 1 else f"{base}-{index}", kind="branch", parent=source["id"], batch="b-1", index=index,
+                name=names[index], kind="branch", parent=source["id"], batch="b-1", index=index,
                 label=dict(enumerate(body.get("labels") or [])).get(index, ""),
                 network=body.get("network") or source["network"],
-                generation=source["generation"] + 1, image=source["image"], desktop=source["desktop"], ports=ports,
+                generation=source["generation"] + 1, image=source["image"], desktop=source["desktop"], ports=ports, disk_limit=source["disk_limit"],
             )  # fmt: skip
             branches.append({"id": branch["id"], "name": branch["name"], "ports": ports, "error": None})
         self.changed(source, state="ready")

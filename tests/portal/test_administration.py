@@ -15,6 +15,7 @@ from aiohttp import web
 
 from portal import audit_log
 from portal.audit_log import Wanted
+from portal.settings import Settings
 from tests.portal.conftest import PATIENCE, Client, Portal
 from tests.portal.fake_engine import FakeEngine
 
@@ -97,13 +98,13 @@ async def test_a_user_may_have_a_quota_of_its_own(portal: Portal, engine: FakeEn
     settings = await (await admin.request("GET", "/api/v1/settings")).json()
     await admin.request("PUT", "/api/v1/settings", {**settings, "user_workspaces": 0})
     changed = await admin.request("PATCH", "/api/v1/users/anna", {"quota": {"workspaces": 1, "memory": None}})
-    assert (await changed.json())["quota"] == {"workspaces": 1, "memory": None}
+    assert (await changed.json())["quota"] == {"workspaces": 1, "memory": None, "disk": None}
     assert (await _launch(anna))[0] == 201
     status, error = await _launch(anna)
     assert (status, error["quota"], error["limit"], error["use"]) == (429, "workspaces", 1, 1)
     assert (await _launch(ben))[0] == 429, "ben has what every user has"
     mine = await (await anna.request("GET", "/api/v1/quota")).json()
-    assert mine == {"user": {"limits": {"workspaces": 1, "memory": None}, "use": {"workspaces": 1, "memory": 4 << 30}}}
+    assert mine == {"user": {"limits": {"workspaces": 1, "memory": None, "disk": None}, "use": {"workspaces": 1, "memory": 4 << 30, "disk": 10 << 30}}}
     listed = {user["user"]: user for user in await (await admin.request("GET", "/api/v1/users")).json()}
     assert (listed["anna"]["limits"]["workspaces"], listed["ben"]["limits"]["workspaces"], listed["admin"]["limits"]["workspaces"]) == (1, 0, None)
     assert listed["anna"]["use"]["workspaces"] == 1
@@ -114,6 +115,53 @@ async def test_a_user_may_have_a_quota_of_its_own(portal: Portal, engine: FakeEn
     for wrong in ({"workspaces": -1, "memory": None}, {"workspaces": 1}, {"workspaces": 1.5, "memory": None}, "all"):
         assert (await admin.request("PATCH", "/api/v1/users/anna", {"quota": wrong})).status == 400, wrong
     assert (await admin.request("PATCH", "/api/v1/users/nobody", {"quota": {"workspaces": 1, "memory": None}})).status == 404
+
+
+async def test_a_quota_for_disk_adds_up_the_limits_of_workspaces(portal: Portal, engine: FakeEngine) -> None:
+    admin = await portal.login()
+    anna = await portal.user(admin, "anna")
+
+    async def launch(client: Client, **more: int) -> tuple[int, dict[str, object]]:
+        answer = await client.request("POST", "/api/v1/workspaces", {"image": "workspace", **more})
+        return answer.status, (await answer.json()).get("error", {})
+
+    # Without a quota for disk no launch has a limit that nobody asked for.
+    assert (await launch(anna))[0] == 201 and engine.workspaces["ws-1"]["disk_limit"] is None
+    settings = await (await admin.request("GET", "/api/v1/settings")).json()
+    assert (await admin.request("PUT", "/api/v1/settings", {**settings, "user_disk": 40 << 30})).status == 200
+    assert (await launch(anna))[0] == 201 and engine.workspaces["ws-2"]["disk_limit"] == 10 << 30
+    assert (await launch(anna, disk=15 << 30))[0] == 201 and engine.workspaces["ws-3"]["disk_limit"] == 15 << 30
+    status, error = await launch(anna)
+    assert (status, error["quota"], error["limit"], error["use"], error["wanted"]) == (429, "disk", 40 << 30, 35 << 30, 10 << 30)
+    assert error["message"] == "anna has 35 GiB of disk of 40 GiB of disk, so 10 GiB of disk more cannot be had; discard some first"
+    # The one without a limit counts for 10 GiB, and so would its branch. An admin has no limit of its own.
+    assert (await (await anna.request("GET", "/api/v1/quota")).json())["user"]["use"]["disk"] == 35 << 30
+    refused = await anna.request("POST", "/api/v1/workspaces/ws-3/fork", {"copies": 1})
+    assert refused.status == 429 and (await refused.json())["error"]["wanted"] == 15 << 30
+    assert (await anna.request("POST", "/api/v1/workspaces/ws-1/fork", {"copies": 1})).status == 429
+    assert (await launch(admin))[0] == 201 and engine.workspaces["ws-4"]["disk_limit"] is None
+    changed = await admin.request("PATCH", "/api/v1/users/anna", {"quota": {"workspaces": None, "memory": None, "disk": 50 << 30}})
+    assert (await changed.json())["limits"]["disk"] == 50 << 30
+    assert (await anna.request("POST", "/api/v1/workspaces/ws-3/fork", {"copies": 1})).status == 201
+    # What does not say anything of disk does not change it.
+    changed = await admin.request("PATCH", "/api/v1/users/anna", {"quota": {"workspaces": 9, "memory": None}})
+    assert (await changed.json())["quota"] == {"workspaces": 9, "memory": None, "disk": 50 << 30}
+    # A quota of all together holds for admins, too.
+    assert (await admin.request("PUT", "/api/v1/settings", {**settings, "all_disk": 65 << 30})).status == 200
+    assert (await launch(admin))[0] == 429
+    assert (await launch(admin, disk=5 << 30))[0] == 201
+    ben = await portal.user(admin, "ben")
+    assert (await admin.request("PUT", "/api/v1/settings", {**settings, "user_disk": 5 << 30})).status == 200
+    assert "; ask for less, or an admin for a higher quota" in str((await launch(ben))[1]["message"])
+    assert (await launch(ben, disk=5 << 30))[0] == 201
+
+
+async def test_a_limit_below_nothing_makes_no_room_for_others(portal: Portal, engine: FakeEngine) -> None:
+    """While the engine has not yet refused it."""
+    quotas = portal.control.quotas
+    portal.control.settings.now = Settings(user_memory=1 << 30, user_disk=1 << 30)
+    with quotas.reserve("anna", 1, -1 << 40, -1 << 40, unlimited=False):
+        assert quotas.use("anna") == {"workspaces": 1, "memory": 0, "disk": 0}
 
 
 async def test_what_was_done_can_be_read_at_once(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from portal import accounts
 from portal.database import connect
 
 # What release 0.1.0 made.
@@ -26,6 +27,25 @@ def test_a_file_of_the_first_release_keeps_its_content(tmp_path: Path) -> None:
     assert connection.execute("SELECT count(*) FROM owners").fetchone() == (0,)
     connection.close()
     connect(path).close()
+
+
+def test_the_quotas_that_users_had_are_kept_when_disk_joins_them(tmp_path: Path) -> None:
+    path = tmp_path / "portal.db"
+    before = connect(path)
+    # As it was before the last column came.
+    before.execute("ALTER TABLE accounts DROP COLUMN most_disk")
+    before.execute("PRAGMA user_version = 5")
+    before.execute("INSERT INTO accounts(user, password_hash, changed, role, most_workspaces, most_memory) VALUES ('anna', 'hash', 1.0, 'user', 3, 4096)")
+    before.execute("INSERT INTO settings VALUES ('user_memory', '8192')")
+    before.close()
+    connection = connect(path)
+    anna = accounts.find(connection, "anna")
+    assert anna is not None and (anna.most_workspaces, anna.most_memory, anna.most_disk) == (3, 4096, None)
+    assert connection.execute("SELECT value FROM settings WHERE name = 'user_memory'").fetchone() == ("8192",)
+    accounts.set_quota(connection, "anna", {"disk": 1 << 30})
+    anna = accounts.find(connection, "anna")
+    assert anna is not None and (anna.most_workspaces, anna.most_memory, anna.most_disk) == (3, 4096, 1 << 30)
+    connection.close()
 
 
 def test_a_file_of_a_later_release_is_not_touched(tmp_path: Path) -> None:
