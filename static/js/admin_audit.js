@@ -31,6 +31,7 @@ export async function auditPart(section, _, attempt) {
   const save = button(words.save, { iconName: "download", on: () => attempt(() => saveAs(auditPath(wanted()), "audit.jsonl")) });
   const form = h("form", { noValidate: true, className: "filters", aria: { label: words.filter } }, ...fields, submitButton(words.apply), save);
   const list = table(words.title, words.columns, []);
+  list.classList.add("audit-list");
   const body = list.querySelector("tbody");
   const older = button(words.older, { on: () => attempt(load) });
   const end = h("p", { className: "hint", attributes: { role: "status" } });

@@ -54,6 +54,7 @@ export async function settingsPart(section) {
     h("h3", { textContent: words.lifetimes }),
     pair(field(words.idle, idle, words.idleHint), field(words.whole, whole)),
     h("h3", { textContent: words.quotas }),
+    h("p", { className: "hint", textContent: words.quotasNote }),
     pair(limitField(limits[0]), limitField(limits[1])),
     pair(limitField(limits[2]), limitField(limits[3])),
     pair(limitField(limits[4]), limitField(limits[5])),

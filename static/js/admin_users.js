@@ -5,7 +5,7 @@ import { limitInput, limitOf } from "./admin_settings.js";
 import { actions, fillPart, formDialog, showOnce, table } from "./account_parts.js";
 import { Dialog, field, segmented } from "./dialog.js";
 import { button, h } from "./dom.js";
-import { size } from "./format.js";
+import { setSize } from "./format.js";
 import { snippet } from "./snippets.js";
 import { users as words } from "./strings_admin.js";
 
@@ -37,7 +37,7 @@ export async function usersPart(section, known, attempt) {
     if (!user.external) buttons.push(act(words.reset, async () => tellPassword(await resetPassword(user.user), redo)));
     buttons.push(act(words.remove, () => askRemove(user.user, redo), "danger"));
     const name = user.user === known.user ? `${user.user} (${words.you})` : user.user;
-    const used = [useOf(user, "workspaces", String), useOf(user, "memory", size), useOf(user, "disk", size)];
+    const used = [useOf(user, "workspaces", String), useOf(user, "memory", setSize), useOf(user, "disk", setSize)];
     return [name, Object.fromEntries(words.roles)[user.role], stateOf(user), ...used, user.user === known.user ? "" : actions(...buttons)];
   });
   const add = button(words.add, { kind: "primary", on: () => openAdd(() => attempt(redo)) });

@@ -5,7 +5,7 @@ import { overview, quota } from "./admin_api.js";
 import { openDiscard } from "./discard.js";
 import { field } from "./dialog.js";
 import { button, h, setText } from "./dom.js";
-import { age, size } from "./format.js";
+import { age, setSize, size } from "./format.js";
 import { Memory } from "./memory.js";
 import { store } from "./store.js";
 import { panels, states } from "./strings.js";
@@ -95,7 +95,7 @@ export async function workspacesPart(section, _, attempt, changes) {
     const amount = (name, shown, none) => words.of(shown(all.use[name]), all.limits[name] === null ? none : shown(all.limits[name]));
     const limits = Object.values(all.limits).every((value) => value === null)
       ? ""
-      : words.limits(amount("workspaces", String, words.noLimit), amount("memory", size, words.noMemoryLimit), amount("disk", size, words.noMemoryLimit));
+      : words.limits(amount("workspaces", String, words.noLimit), amount("memory", setSize, words.noMemoryLimit), amount("disk", setSize, words.noMemoryLimit));
     setText(summary, words.summary(Object.keys(known).length, owners, viewers) + limits);
     renderOwners();
     render();

@@ -29,6 +29,9 @@ export function age(created, now = Date.now()) {
   return `${Math.floor(minutes / 1440)} d`;
 }
 
+/** As somebody set it: "20 GiB" without a decimal place that says nothing. */
+export const setSize = (bytes) => size(bytes).replace(".0 ", " ");
+
 /** 1.8 GiB */
 export function size(bytes) {
   if (!Number.isFinite(bytes)) return "";

@@ -86,7 +86,7 @@ export const tile = {
   discard: "Discard",
   alone: "Open alone",
   // Below lone icons, on devices without a pointer to rest on them.
-  captions: { reconnect: "Reconnect", api: "The same by the API", alone: "Open alone" },
+  captions: { reconnect: "Reconnect", api: "API", alone: "Open alone" },
   wake: (name) => `Work in ${name}`,
   pictureOf: (name) => `Picture of ${name}`,
   from: " from ",

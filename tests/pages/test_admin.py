@@ -58,7 +58,7 @@ async def test_a_quota_is_set_and_taken_back(page: Page, portal: Portal) -> None
     await expect(dialog.locator(".snippet-code")).to_contain_text('"memory":1610612736')
     await dialog.get_by_role("button", name="Save").click()
     await expect(row).to_contain_text("0 of 3")
-    await expect(row).to_contain_text("of 20.0 GiB")
+    await expect(row).to_contain_text("of 20 GiB")
     account = portal.control.access.users.find("anna")
     assert account is not None and (account.most_workspaces, account.most_memory, account.most_disk) == (3, 3 << 29, 20 << 30)
     await row.get_by_role("button", name="Quota: anna").click()

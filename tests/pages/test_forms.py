@@ -86,15 +86,15 @@ async def test_every_dialog_marks_what_is_at_fault(page: Page, engine: FakeEngin
     await _pressed(fork, dialog, "Name (optional)")
     await dialog.get_by_label("Name (optional)").fill("desk")
     await _pressed(fork, dialog, "Name (optional)")
-    await expect(dialog.get_by_role("alert")).to_contain_text("the name desk is taken")
+    await expect(dialog.get_by_role("alert")).to_contain_text("The name desk is taken")
     # Another try would find it taken again.
-    await expect(dialog.get_by_role("button", name="Try again")).to_have_count(0)
+    await expect(dialog.get_by_role("button", name="Retry")).to_have_count(0)
     # Of several copies the number that makes the name a taken one is not in the field, the fault is.
     engine.add(name="copy-1")
     await dialog.get_by_role("radio", name="2", exact=True).check()
     await dialog.get_by_label("Name (optional)").fill("copy")
     await _pressed(fork, dialog, "Name (optional)")
-    await expect(dialog.get_by_role("alert")).to_contain_text("the name copy-1 is taken")
+    await expect(dialog.get_by_role("alert")).to_contain_text("The name copy-1 is taken")
     await page.keyboard.press("Escape")
 
     await page.goto(page.url + "account")

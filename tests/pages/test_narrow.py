@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Locator, Page, expect
 
 from tests.portal.browsing import Browsing, live, streams
 from tests.portal.conftest import Portal
@@ -57,6 +58,44 @@ async def test_the_grid_fits_in_every_layout(phone: Page) -> None:
         await _fits(phone, layout)
     await phone.get_by_role("button", name="Lineage").tap()
     await _fits(phone, "lineage")
+
+
+async def _in_one_line(actions: Locator, what: str) -> None:
+    """Buttons stand beside each other, each as wide as a finger and as its words."""
+    await expect(actions).to_be_visible()
+    boxes = await actions.evaluate(
+        """(row) => [...row.querySelectorAll(":scope > .button")].filter((one) => one.checkVisibility()).map((one) => {
+          const box = one.getBoundingClientRect();
+          return { left: box.left, right: box.right, top: box.top, bottom: box.bottom, cut: one.scrollWidth > one.clientWidth };
+        })"""
+    )
+    assert len(boxes) >= 4, what
+    assert {box["top"] for box in boxes} == {boxes[0]["top"]}, what
+    assert all(box["right"] - box["left"] >= 43.5 and box["bottom"] - box["top"] >= 40 and not box["cut"] for box in boxes), (what, boxes)
+    assert all(one["right"] <= other["left"] for one, other in itertools.pairwise(boxes)) and boxes[-1]["right"] <= _WIDTH, (what, boxes)
+
+
+async def test_what_can_be_done_is_one_line_above_the_picture(phone: Page) -> None:
+    await streams(phone, "ws-1")
+    await _in_one_line(phone.locator('article[data-workspace="ws-1"] .tile-actions'), "grid")
+    await phone.goto(phone.url + "w/ws-1")
+    await streams(phone, "ws-1")
+    actions = phone.locator(".tile-actions")
+    await _in_one_line(actions, "workspace")
+    await phone.get_by_role("button", name="Take control").tap()
+    await expect(phone.get_by_role("button", name="Hand back")).to_be_visible()
+    await _in_one_line(actions, "in control")
+
+
+async def test_the_names_that_are_compared_have_a_line_of_their_own(phone: Page) -> None:
+    await phone.goto(phone.url + "compare/ws-1/ws-2")
+    await streams(phone, "ws-1")
+    left, right = [await phone.get_by_role("combobox", name=side).bounding_box() for side in ("Left", "Right")]
+    mirror = await phone.get_by_role("button", name="Mirror input").bounding_box()
+    assert left and right and mirror
+    assert abs(left["width"] - right["width"]) < 1 and left["width"] > 0.38 * _WIDTH and left["y"] == right["y"] and mirror["y"] >= left["y"] + left["height"]
+    for number in (1, 2):
+        await _in_one_line(phone.locator(f'article[data-workspace="ws-{number}"] .tile-actions'), f"compared, ws-{number}")
 
 
 async def test_every_dialog_fits_with_its_commands_unfolded(phone: Page) -> None:
