@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from portal.once import KEY_HEADER, Once, check_key
 from portal.owners import Owners
 from portal.parameters import Parameter
 from portal.principal import Principal, Scope
+from portal.sockets import Limited
 
 PREFIX = "/api/v1"
 _ID = re.compile(r"ws-[0-9]{1,18}")
@@ -51,6 +53,8 @@ class Call:
 # Bytes, of requests with nothing long in them; and of those with a text of up to 1 MiB, each of whose characters may be escaped as \\u0000.
 LONGEST_BODY = 64 << 10
 LONGEST_TEXT_BODY = 8 << 20
+# Requests of one user at a time whose bodies are longer than the former.
+MOST_LONG = 16
 
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
 
@@ -94,6 +98,7 @@ class Router:
 
     def __init__(self, identity: Identity, owners: Owners, leases: Leases, lifetimes: Lifetimes, once: Once) -> None:
         self._once = once
+        self._long = Limited("long request", MOST_LONG)
         self._identity = identity
         self._owners = owners
         self._leases = leases
@@ -109,15 +114,23 @@ class Router:
             workspace = self.admit(request, principal, route.scope)
             # aiohttp's own limit holds for what is read before it is known who asks.
             request = request.clone(client_max_size=route.longest)
-            body = await parsed(request, route.body) if route.body is not None else None
-            call = Call(request, principal, workspace, body)
-            name = call.request_id if route.once else None
-            if name is None:
-                return await self._handled(route, call)
-            # Before the lease is asked: what was done before a person took control is not told as refused.
-            return await self._once.answer(name, await request.read(), lambda: self._handled(route, call), keep=route.once == "kept")
+            with self._held_in_memory(route, request, principal):
+                body = await parsed(request, route.body) if route.body is not None else None
+                call = Call(request, principal, workspace, body)
+                name = call.request_id if route.once else None
+                if name is None:
+                    return await self._handled(route, call)
+                # Before the lease is asked: what was done before a person took control is not told as refused.
+                return await self._once.answer(name, await request.read(), lambda: self._handled(route, call), keep=route.once == "kept")
 
         return serve
+
+    def _held_in_memory(self, route: Route, request: web.Request, principal: Principal) -> AbstractContextManager[None]:
+        """Around a request whose body may be long: a user has only so many. Raises TooMany."""
+        length = request.content_length
+        if route.longest <= LONGEST_BODY or not request.body_exists or (length is not None and length <= LONGEST_BODY):
+            return nullcontext()
+        return self._long.another(principal.user)
 
     async def _handled(self, route: Route, call: Call) -> web.StreamResponse:
         if route.acts:

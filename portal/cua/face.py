@@ -21,12 +21,14 @@ from portal.identity import Identity
 from portal.loopback import Loopback
 from portal.principal import Principal, Scope, closure
 from portal.routes import Call, Route, Router
+from portal.sockets import Limited
 
 # The client's own, which nothing can change.
 PORT = 8000
 KEY_HEADER, NAME_HEADER = "X-API-Key", "X-Container-Name"
 _MOST_BYTES = LARGEST * 4 // 3 + 4096
 _MOST_OPEN = 32
+_MOST_AT_ONCE = 32
 
 
 class CuaWanted(Body):
@@ -67,6 +69,8 @@ class Cua:
         self._feed = feed
         self._port = port
         self._opened: dict[str, _Open] = {}
+        # Each may hold a file both ways.
+        self._busy = Limited("request", _MOST_AT_ONCE)
 
     def routes(self) -> list[Route]:
         path = "/workspaces/{id}/cua"
@@ -88,9 +92,10 @@ class Cua:
         try:
             principal = self._identity.of_secret(request.headers.get(KEY_HEADER, ""))
             workspace = self._router.enter(principal, request.headers.get(NAME_HEADER, ""), Scope.CONTROL)
+            with self._busy.another(principal.user):
+                return await self._answered(Call(request, principal, workspace, None))
         except PortalError as error:
             return web.json_response(error_body(error.code, error.message), status=error.status)
-        return await self._answered(Call(request, principal, workspace, None))
 
     async def _answered(self, call: Call) -> web.Response:
         """One line, as the client reads it."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
 
 import pytest
 
+from portal import routes
 from portal.errors import TooMany
 from portal.rates import Rates
-from tests.portal.conftest import Client, Portal
+from tests.portal.conftest import PATIENCE, Client, Portal
 from tests.portal.fake_engine import FakeEngine
 
 ONE = "/api/v1/workspaces/ws-1"
@@ -140,6 +143,36 @@ async def test_what_is_no_batch(portal: Portal, engine: FakeEngine, body: object
     agent = await program(portal, await portal.login(), "control")
     assert (await agent.request("POST", ONE + "/actions", body)).status == 400
     assert acted(engine) == []
+
+
+@pytest.fixture
+def one_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before there is a portal: a user has one long body in memory."""
+    monkeypatch.setattr(routes, "MOST_LONG", 1)
+
+
+async def test_a_user_has_only_so_many_long_bodies_in_memory(one_long: None, portal: Portal, engine: FakeEngine) -> None:
+    engine.add()
+    person = await portal.login()
+    agent, other = await program(portal, person, "control"), await program(portal, person, "control")
+    come = asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b'{"actions": '
+        await come.wait()
+        yield json.dumps([CLICK]).encode() + b"}"
+
+    headers = agent.headers() | {"Content-Type": "application/json"}
+    held = asyncio.ensure_future(agent._session.post(f"http://control{ONE}/actions", data=body(), headers=headers))
+    async with asyncio.timeout(PATIENCE):
+        while not portal.control._router._long._open["admin"]:
+            await asyncio.sleep(0.01)
+    assert (await other.request("PUT", ONE + "/clipboard", {"text": "x" * 70_000})).status == 429
+    assert (await other.request("PUT", ONE + "/clipboard", {"text": "short"})).status == 204
+    come.set()
+    async with await held as answer:
+        assert answer.status == 200
+    assert (await other.request("PUT", ONE + "/clipboard", {"text": "x" * 70_000})).status == 204
 
 
 async def test_texts_may_be_as_long_as_documented_however_they_are_written(portal: Portal, engine: FakeEngine) -> None:
