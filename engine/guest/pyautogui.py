@@ -152,6 +152,17 @@ def _way(x, y, duration, tween):
     return places
 
 
+def _moves(x, y, duration, tween):
+    """The actions that take the pointer there within that time."""
+    places = _way(x, y, duration, tween)
+    actions = []
+    for place in places:
+        actions.append({"action": "move", "x": place[0], "y": place[1]})
+        if len(places) > 1:
+            actions.append({"action": "wait", "seconds": duration / len(places)})
+    return actions
+
+
 def linear(n):
     return n
 
@@ -159,13 +170,7 @@ def linear(n):
 def moveTo(x=None, y=None, duration=0.0, tween=linear, logScreenshot=False, **more):
     """Move the pointer."""
     x, y = _place(x, y)
-    places = _way(x, y, duration, tween)
-    actions = []
-    for place in places:
-        actions.append({"action": "move", "x": place[0], "y": place[1]})
-        if len(places) > 1:
-            actions.append({"action": "wait", "seconds": duration / len(places)})
-    _do(*actions)
+    _do(*_moves(x, y, duration, tween))
     _pause(more.get("_pause", True))
 
 
@@ -182,12 +187,7 @@ move = moveRel
 def dragTo(x=None, y=None, duration=0.0, tween=linear, button=PRIMARY, logScreenshot=False, mouseDownUp=True, **more):
     """Move the pointer with a button pressed; without `mouseDownUp` pressing and releasing it is somebody else's."""
     x, y = _place(x, y)
-    places = _way(x, y, duration, tween)
-    actions = []
-    for place in places:
-        actions.append({"action": "move", "x": place[0], "y": place[1]})
-        if len(places) > 1:
-            actions.append({"action": "wait", "seconds": duration / len(places)})
+    actions = _moves(x, y, duration, tween)
     if mouseDownUp:
         down, up = ({"action": action, "button": _button(button)} for action in ("mouse_down", "mouse_up"))
         # Nearly there first: programs take a first step for the beginning of a drag.

@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -226,18 +226,24 @@ async def test_what_the_desktop_refuses_is_an_error_of_the_program(session: aioh
     assert workspace.acted == []
 
 
+async def _come(about: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not about():
+            await asyncio.sleep(0.01)
+
+
 async def test_an_answer_that_got_lost_is_given_to_whoever_asks_again(server: TestServer, session: aiohttp.ClientSession, workspace: Workspace) -> None:
     body = json.dumps({"command": "sleep 0.5; echo done >>count", "shell": True}).encode()
     head = f"POST /execute HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    count = workspace.home / "count"
-    for wait_for_end in (False, True):
+    count, served = workspace.home / "count", server.runner.server
+    assert served is not None
+    for number, wait_for_end in ((1, False), (2, True)):
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(head + body)
-        await writer.drain()
-        await asyncio.sleep(0.2)
+        await _come(lambda: served.requests_count == number)
+        # OSWorld's client comes back seconds later: the server has seen by then that it went.
         writer.transport.abort()
-        while wait_for_end and not count.exists():
-            await asyncio.sleep(0.05)
+        await _come(lambda: not served.connections and (count.exists() or not wait_for_end))
     for times in (1, 2):
         async with session.post("/execute", data=body, headers={"Content-Type": "application/json"}) as answer:
             assert (await answer.json())["returncode"] == 0
