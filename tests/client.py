@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -21,17 +22,18 @@ def python(name: str) -> Path:
 async def run(name: str, script: Path, *arguments: str, seconds: float = 300, **variables: str) -> str:
     """What a script says that a client's Python runs; it must end well."""
     found = await asyncio.to_thread(python, name)
-    # Nothing of ours: the environment of whoever runs the tests could lead it elsewhere.
-    env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **variables}
-    process = await asyncio.create_subprocess_exec(
-        str(found), str(script), *arguments, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    try:
-        async with asyncio.timeout(seconds):
-            said = (await process.communicate())[0].decode()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    with tempfile.TemporaryDirectory(prefix="tclone-client-") as home:
+        # Nothing of ours: the environment of whoever runs the tests could lead it elsewhere, and some write into their home.
+        env = {"PATH": os.environ["PATH"], "HOME": home, **variables}
+        process = await asyncio.create_subprocess_exec(
+            str(found), str(script), *arguments, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        try:
+            async with asyncio.timeout(seconds):
+                said = (await process.communicate())[0].decode()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
     assert process.returncode == 0, said
     return said

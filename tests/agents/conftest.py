@@ -65,8 +65,7 @@ async def desk(client: EngineClient) -> AsyncIterator[Desk]:
 async def stack(engine: Engine) -> AsyncIterator[Stack]:
     """Both processes of the portal, before the real engine."""
     config = replace(engine.config, portal_user="root")
-    PASSWORDS[engine] = (await asyncio.to_thread(prepare, config)).password or PASSWORDS[engine]
-    made = Stack(config, PASSWORDS[engine], 1, {})
+    made = Stack(config, await password_of(engine), 1, {})
     try:
         await made.start("control")
         await made.start("stream", "--workers", "1", "--bind", "127.0.0.1")
@@ -76,5 +75,12 @@ async def stack(engine: Engine) -> AsyncIterator[Stack]:
         await made.stop()
 
 
-# The first password is told once.
-PASSWORDS: dict[Engine, str] = {}
+async def password_of(engine: Engine) -> str:
+    """The admin's at the portal of this engine, whose directories are made when they are not there. It is told once, to whichever test comes first."""
+    made = await asyncio.to_thread(prepare, replace(engine.config, portal_user="root"))
+    if made.password is not None:
+        _passwords[engine] = made.password
+    return _passwords[engine]
+
+
+_passwords: dict[Engine, str] = {}

@@ -20,10 +20,9 @@ from PIL import Image, ImageChops
 
 from engine.client import EngineClient
 from engine.network.fdclient import FdClient
-from portal import administration
 from portal.control import serving
-from portal.setup import prepare
 from portal.stream.ports import PublishedPorts
+from tests.agents.conftest import password_of
 from tests.agents.desk import Desk, eventually
 from tests.engine.support import REPO, Engine
 from tests.portal.conftest import Portal
@@ -68,9 +67,7 @@ class Server:
 async def portal(engine: Engine) -> AsyncIterator[Portal]:
     """The control process before the real engine, and published ports as the stream process serves them."""
     config = replace(engine.config, portal_user="root")
-    await asyncio.to_thread(prepare, config)
-    # The first one is told once, to whichever test comes first.
-    password = (await asyncio.to_thread(administration.run, config, "user-passwd", {"user": "admin"}))["answer"]["password"]
+    password = await password_of(engine)
     async with serving(config) as control:
         descriptors = FdClient(config.fd_socket)
         ports = PublishedPorts(descriptors)

@@ -14,8 +14,7 @@ from PIL import Image
 
 from portal.app import Options
 from portal.control import serving
-from portal.setup import prepare
-from tests.agents.conftest import PASSWORDS
+from tests.agents.conftest import password_of
 from tests.agents.desk import Desk, eventually
 from tests.engine.support import Engine
 from tests.portal.conftest import Client, Portal
@@ -28,8 +27,7 @@ pytestmark = [pytest.mark.desktop, pytest.mark.slow, pytest.mark.timeout(600)]
 async def portal(engine: Engine) -> AsyncIterator[Portal]:
     """The control process, before the real engine."""
     config = replace(engine.config, portal_user="root")
-    password = (await asyncio.to_thread(prepare, config)).password or PASSWORDS[engine]
-    PASSWORDS[engine] = password
+    password = await password_of(engine)
     async with serving(config, Options()) as control:
         served = Portal(config, password, control)
         await eventually("the portal sees the engine", lambda: _up(served))

@@ -108,6 +108,10 @@ class Stack:
         assert status == 0, f"{script!r} in {workspace}: status {status}\n{text}"
         return text
 
+    def stop_repeats(self, workspace: str) -> None:
+        """Let no key repeat that is down for long because the machine is busy: now, and when the desktop's settings are applied once more, as it starts."""
+        self.output(workspace, "xfconf-query -c keyboards -p /Default/KeyRepeat -s false && xset r off")
+
     def content(self, workspace: str, path: str) -> str | None:
         """A file inside; None when there is none."""
         status, text = self.run(workspace, f"cat {path}")

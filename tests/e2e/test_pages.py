@@ -44,7 +44,7 @@ def test_a_desktop_with_a_terminal(portal: Portal, stack: Stack) -> None:
     portal.launch(DESK)
     workspace = stack.workspaces()[DESK]["id"]
     stack.output(workspace, "cat > modifiers.py", stdin=(GUEST / "modifiers.py").read_bytes())
-    stack.output(workspace, "xset r off")
+    stack.stop_repeats(workspace)
     tile = portal.tile(workspace)
     tile.wait_live()
     tile.click(*PANEL_TERMINAL)

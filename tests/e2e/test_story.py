@@ -84,8 +84,7 @@ def test_launch_a_desktop(portal: Portal, stack: Stack) -> None:
 def test_open_a_terminal_by_the_mouse_and_type(portal: Portal, stack: Stack, ids: dict[str, str]) -> None:
     for name in ("counter.py", "server.py"):
         stack.output(ids[SOURCE], f"cat > {name}", stdin=(GUEST / name).read_bytes())
-    # On a machine so busy that the release of a key comes a second after its press, X types it twice.
-    stack.output(ids[SOURCE], "xset r off")
+    stack.stop_repeats(ids[SOURCE])
     tile = portal.tile(ids[SOURCE])
     tile.click(*PANEL_TERMINAL)
     tile.window(TERMINAL)
@@ -256,9 +255,7 @@ def test_fork_into_four_while_a_viewer_types(portal: Portal, stack: Stack, ids: 
     tile = portal.open_alone(ids[SOURCE])
     tile.wait_live()
     tile.click_window(TERMINAL)
-    # A key that is down while the source pauses for longer than the X server's delay (0.66 s; reached on a busy host only) would be
-    # repeated by the server, as a person's would be by any stall. The question here is whether something is lost.
-    stack.output(ids[SOURCE], "xset r off")
+    # No key repeats (test_open_a_terminal…), as one that is down while the source pauses for over a second would. The question is whether something is lost.
     tile.enter("clear; cat > typed")
     result: dict = {}
     worker = threading.Thread(target=lambda: result.update(stack.fork(ids[SOURCE], "--copies", "4", "--name", "four")))
