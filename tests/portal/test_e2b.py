@@ -34,6 +34,17 @@ async def key(portal: Portal, person: object, name: str, *scopes: str) -> str:
     return token
 
 
+def api(agent: Client) -> dict[str, str | None]:
+    """What is sent to E2B's API."""
+    return {"Authorization": None, "X-API-Key": agent._token}  # type: ignore[attr-defined]
+
+
+async def sandbox(agent: Client) -> dict[str, str | None]:
+    """What is sent to ws-1."""
+    made = await (await agent.request("POST", "/e2b/sandboxes/ws-1/connect", {}, headers=api(agent))).json()
+    return {"Authorization": None, "X-Access-Token": made["envdAccessToken"], "E2b-Sandbox-Id": "ws-1"}
+
+
 @pytest.mark.timeout(300)
 async def test_the_sdk_as_it_is(portal: Portal, front: Front, engine: FakeEngine) -> None:
     person = await portal.login()
@@ -54,9 +65,7 @@ async def test_a_revoked_token_closes_its_sandboxes(portal: Portal, engine: Fake
     engine.add()
     person = await portal.login()
     agent = await program(portal, person, "fork", "control")
-    headers: dict[str, str | None] = {"Authorization": None, "X-API-Key": agent._token}  # type: ignore[attr-defined]
-    made = await (await agent.request("POST", "/e2b/sandboxes/ws-1/connect", {}, headers=headers)).json()
-    shown: dict[str, str | None] = {"Authorization": None, "X-Access-Token": made["envdAccessToken"], "E2b-Sandbox-Id": "ws-1"}
+    shown = await sandbox(agent)
     assert (await agent.request("GET", "/e2b/health", headers=shown)).status == 204
     for path in ("\ud800", "", "a\0b", 7):
         refused = await agent.request("POST", "/e2b/filesystem.Filesystem/Stat", {"path": path}, headers=shown)
@@ -74,14 +83,12 @@ async def test_a_person_takes_it_out_of_its_hands(portal: Portal, engine: FakeEn
     engine.add()
     person = await portal.login()
     agent = await program(portal, person, "fork", "control")
-    headers: dict[str, str | None] = {"Authorization": None, "X-API-Key": agent._token}  # type: ignore[attr-defined]
-    made = await (await agent.request("POST", "/e2b/sandboxes/ws-1/connect", {}, headers=headers)).json()
-    shown: dict[str, str | None] = {"Authorization": None, "X-Access-Token": made["envdAccessToken"], "E2b-Sandbox-Id": "ws-1"}
+    shown = await sandbox(agent)
     await person.request("POST", "/api/v1/workspaces/ws-1/lease", {})
     for method, path, body in (("POST", "/process.Process/SendSignal", {}), ("POST", "/filesystem.Filesystem/MakeDir", {"path": "/x"})):
         refused = await agent.request(method, "/e2b" + path, body, headers=shown)
         assert refused.status == 400 and (await refused.json())["code"] == "failed_precondition", path
-    assert (await agent.request("DELETE", "/e2b/sandboxes/ws-1", headers=headers)).status == 423
+    assert (await agent.request("DELETE", "/e2b/sandboxes/ws-1", headers=api(agent))).status == 423
     assert (await agent.request("POST", "/e2b/filesystem.Filesystem/ListDir", {"path": "/home/user"}, headers=shown)).status == 200
 
 
@@ -99,13 +106,6 @@ async def next_of(content: aiohttp.StreamReader) -> dict[str, Any]:
     async with asyncio.timeout(PATIENCE):
         _, length = struct.unpack(">BI", await content.readexactly(5))
         return json.loads(await content.readexactly(length))
-
-
-async def sandbox(agent: Client) -> dict[str, str | None]:
-    """What is sent to ws-1."""
-    headers: dict[str, str | None] = {"Authorization": None, "X-API-Key": agent._token}  # type: ignore[attr-defined]
-    made = await (await agent.request("POST", "/e2b/sandboxes/ws-1/connect", {}, headers=headers)).json()
-    return {"Authorization": None, "X-Access-Token": made["envdAccessToken"], "E2b-Sandbox-Id": "ws-1"}
 
 
 async def test_the_end_of_a_token_ends_what_it_listens_to(portal: Portal, engine: FakeEngine) -> None:
