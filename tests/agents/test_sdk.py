@@ -20,9 +20,8 @@ from tclone import aio
 from tests.agents.desk import PATIENCE, Desk, eventually
 from tests.agents.test_portal import portal
 from tests.engine.support import Engine
-from tests.portal.conftest import Portal
+from tests.portal.conftest import Portal, token_of
 from tests.portal.front import Front
-from tests.sdk.conftest import token_of
 
 __all__ = ["portal"]
 

@@ -185,6 +185,18 @@ class Portal:
             await client.close()
 
 
+async def token_of(person: Client, *scopes: str, **more: object) -> str:
+    """A new API token of whoever is logged in."""
+    answer = await person.request("POST", "/api/v1/tokens", {"name": "agent", "scopes": list(scopes), **more})
+    assert answer.status == 201, await answer.text()
+    return str((await answer.json())["token"])
+
+
+async def program(portal: Portal, person: Client, *scopes: str) -> Client:
+    """A client with such a token."""
+    return portal.program(await token_of(person, *scopes))
+
+
 @pytest.fixture
 def options() -> Options:
     """Impatient, so that tests of a slow engine are quick."""

@@ -8,9 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 from portal.accessibility import as_text, as_xml
-from tests.portal.conftest import Portal
+from tests.portal.conftest import Portal, program
 from tests.portal.fake_engine import TREE, FakeEngine
-from tests.portal.test_actions import program
 
 PATH = "/api/v1/workspaces/ws-1/accessibility"
 NS = "{https://accessibility.ubuntu.example.org/ns/"

@@ -11,17 +11,11 @@ import pytest
 from portal import routes
 from portal.errors import TooMany
 from portal.rates import Rates
-from tests.portal.conftest import PATIENCE, Client, Portal
+from tests.portal.conftest import PATIENCE, Portal, program
 from tests.portal.fake_engine import FakeEngine
 
 ONE = "/api/v1/workspaces/ws-1"
 CLICK = {"action": "click", "x": 10, "y": 20}
-
-
-async def program(portal: Portal, person: Client, *scopes: str) -> Client:
-    answer = await person.request("POST", "/api/v1/tokens", {"name": "agent", "scopes": list(scopes)})
-    assert answer.status == 201, await answer.text()
-    return portal.program((await answer.json())["token"])
 
 
 def acted(engine: FakeEngine) -> list[list[str]]:

@@ -12,9 +12,8 @@ import aiohttp
 import pytest
 
 from tests import client
-from tests.portal.conftest import Portal
+from tests.portal.conftest import Portal, program
 from tests.portal.fake_engine import FakeEngine
-from tests.portal.test_actions import program
 
 SCRIPT = Path(__file__).parent / "clients/cua_wire.py"
 CUA = "/api/v1/workspaces/ws-1/cua"

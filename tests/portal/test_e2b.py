@@ -17,19 +17,16 @@ import pytest
 from portal.e2b.desktop import _planned
 
 from tests import client
-from tests.portal.conftest import PATIENCE, Client, Portal
+from tests.portal.conftest import PATIENCE, Client, Portal, program, token_of
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.front import Front
-from tests.portal.test_actions import program
 
 SCRIPT = Path(__file__).parent / "clients/e2b_wire.py"
 
 
 async def key(portal: Portal, person: object, name: str, *scopes: str) -> str:
     user = await portal.user(person, name)  # type: ignore[arg-type]
-    made = await user.request("POST", "/api/v1/tokens", {"name": "sdk", "scopes": list(scopes), "form": "e2b"})
-    assert made.status == 201, await made.text()
-    token = (await made.json())["token"]
+    token = await token_of(user, *scopes, form="e2b")
     assert token.startswith("e2b_") and len(token) == 44 and int(token[4:], 16)
     return token
 

@@ -11,9 +11,8 @@ import pytest
 
 from portal import live
 from portal.api import events
-from tests.portal.conftest import PATIENCE, Client, Portal
+from tests.portal.conftest import PATIENCE, Client, Portal, program
 from tests.portal.fake_engine import FakeEngine
-from tests.portal.test_actions import program
 
 
 async def told(content: aiohttp.StreamReader) -> dict[str, Any]:

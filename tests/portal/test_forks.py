@@ -6,9 +6,8 @@ import asyncio
 import time
 from typing import Any
 
-from tests.portal.conftest import Client, Portal
+from tests.portal.conftest import Client, Portal, program
 from tests.portal.fake_engine import FakeEngine
-from tests.portal.test_actions import program
 
 ONE = "/api/v1/workspaces/ws-1"
 FORK = ONE + "/fork"

@@ -12,9 +12,8 @@ from portal.errors import Forbidden, Held
 from portal.leases import GRACE_SECONDS, TTL_SECONDS, Leases
 from portal.principal import Principal, Role, Scope
 from portal.presence import Presence
-from tests.portal.conftest import PATIENCE, Portal
+from tests.portal.conftest import PATIENCE, Portal, program
 from tests.portal.fake_engine import FakeEngine
-from tests.portal.test_actions import program
 
 AGENT = Principal("admin", Role.ADMIN, frozenset(Scope), token="t1")
 LEASE = "/api/v1/workspaces/ws-1/lease"

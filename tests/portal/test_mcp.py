@@ -26,8 +26,7 @@ from PIL import Image
 from portal.mcp import http, stdio
 from portal.mcp.caller import Caller, Output, Refused
 from portal.mcp.inside import _text
-from tests.portal.conftest import HOST, PATIENCE, Portal
-from tests.portal.conftest import Client as Browser
+from tests.portal.conftest import HOST, PATIENCE, Portal, token_of
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.fake_inside import CHANGES
 from tests.portal.front import Front
@@ -36,12 +35,6 @@ from tests.portal.front import Front
 MODES = pytest.mark.parametrize("mode", ["auto", "legacy"])
 HANDSHAKES = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 CLICK = {"branch": "ws-1", "x": 10, "y": 20}
-
-
-async def token(person: Browser, *scopes: str) -> str:
-    answer = await person.request("POST", "/api/v1/tokens", {"name": "agent", "scopes": list(scopes)})
-    assert answer.status == 201, await answer.text()
-    return (await answer.json())["token"]
 
 
 @contextlib.asynccontextmanager
@@ -78,7 +71,7 @@ def acted(engine: FakeEngine) -> list[dict[str, Any]]:
 @MODES
 async def test_tools_act_on_the_branch_that_they_name_and_say_which(portal: Portal, engine: FakeEngine, mode: str) -> None:
     engine.add()
-    async with connected(portal, await token(await portal.login(), "control", "fork"), mode) as client:
+    async with connected(portal, await token_of(await portal.login(), "control", "fork"), mode) as client:
         assert client.protocol_version == ("2026-07-28" if mode == "auto" else "2025-11-25")
         assert [one["branch"] for one in told(await client.call_tool("branch_list"))["branches"]] == ["ws-1"]
         made = told(await client.call_tool("branch_fork", {"branch": "ws-1", "count": 2, "labels": ["a", "b"]}))
@@ -108,7 +101,7 @@ async def test_every_tool_asks_the_engine_for_what_its_name_says(portal: Portal,
         ("computer_activate", {"window": 7}, {"action": "activate", "window": 7}),
         ("computer_clipboard_set", {"text": "x"}, {"action": "set_clipboard", "text": "x"}),
     ]
-    async with connected(portal, await token(await portal.login(), "control", "fork")) as client:
+    async with connected(portal, await token_of(await portal.login(), "control", "fork")) as client:
         for tool, more, action in calls:
             assert told(await client.call_tool(tool, one | more))["branch"] == "ws-1", tool
             assert acted(engine)[-1] == action, tool
@@ -134,7 +127,7 @@ async def test_every_tool_asks_the_engine_for_what_its_name_says(portal: Portal,
 
 async def test_files(portal: Portal, engine: FakeEngine) -> None:
     engine.add()
-    async with connected(portal, await token(await portal.login(), "control")) as client:
+    async with connected(portal, await token_of(await portal.login(), "control")) as client:
         path = {"branch": "ws-1", "path": "/home/user/ü & #1.txt"}
         told(await client.call_tool("file_write", path | {"content": "žluť\n"}))
         assert engine.inside.files["/home/user/ü & #1.txt".encode()] == "žluť\n".encode()
@@ -151,7 +144,7 @@ async def test_files(portal: Portal, engine: FakeEngine) -> None:
 
 async def test_a_command(portal: Portal, engine: FakeEngine) -> None:
     engine.add()
-    async with connected(portal, await token(await portal.login(), "control")) as client:
+    async with connected(portal, await token_of(await portal.login(), "control")) as client:
         ran = await client.call_tool("run_command", {"branch": "ws-1", "command": "echo hi", "directory": "/tmp", "user": "root"})
         assert told(ran) == {"branch": "ws-1", "status": 5, "stdout": "", "stderr": "done"}
         assert engine.inside.shells[-1]["argv"] == ["sh", "-c", "echo hi"] and engine.inside.shells[-1]["user"] == "root"
@@ -162,11 +155,11 @@ async def test_a_command(portal: Portal, engine: FakeEngine) -> None:
 async def test_who_may(portal: Portal, engine: FakeEngine) -> None:
     engine.add()
     person = await portal.login()
-    async with connected(portal, await token(person, "read")) as client:
+    async with connected(portal, await token_of(person, "read")) as client:
         told(await client.call_tool("computer_screenshot", {"branch": "ws-1"}))
         assert "this needs the scope control" in refusal(await client.call_tool("computer_click", CLICK))
         assert "this needs the scope fork" in refusal(await client.call_tool("branch_fork", {"branch": "ws-1"}))
-    async with connected(portal, await token(await portal.user(person, "other"), "control", "fork")) as client:
+    async with connected(portal, await token_of(await portal.user(person, "other"), "control", "fork")) as client:
         assert told(await client.call_tool("branch_list"))["branches"] == []
         assert "no workspace ws-1" in refusal(await client.call_tool("computer_click", CLICK))
         with pytest.raises(MCPError, match="no workspace ws-1"):
@@ -177,7 +170,7 @@ async def test_who_may(portal: Portal, engine: FakeEngine) -> None:
 async def test_a_person_in_control_is_named_and_nothing_is_done(portal: Portal, engine: FakeEngine) -> None:
     engine.add()
     person = await portal.login()
-    async with connected(portal, await token(person, "control")) as client:
+    async with connected(portal, await token_of(person, "control")) as client:
         assert (await person.request("POST", "/api/v1/workspaces/ws-1/lease", {})).status == 200
         for tool, more in (("computer_click", CLICK), ("run_command", {"branch": "ws-1", "command": "true"})):
             assert "ws-1 is held by admin: nothing was done" in refusal(await client.call_tool(tool, more)), tool
@@ -190,7 +183,7 @@ async def test_a_person_in_control_is_named_and_nothing_is_done(portal: Portal, 
 async def test_an_action_that_fails_is_an_error(portal: Portal, engine: FakeEngine) -> None:
     engine.add()
     engine.action_fails = "activate"
-    async with connected(portal, await token(await portal.login(), "control", "fork")) as client:
+    async with connected(portal, await token_of(await portal.login(), "control", "fork")) as client:
         failed = await client.call_tool("computer_activate", {"branch": "ws-1", "window": 7, "screenshot": True})
         assert "no window 7" in refusal(failed) and failed.structured_content["branch"] == "ws-1"
         engine.launch_fails = "its first command ended with 1"
@@ -207,7 +200,7 @@ async def test_arguments_that_make_no_sense_reach_nothing(portal: Portal, engine
         ("computer_click", {"branch": "ws-1", "x": 1, "y": 1, "button": "third"}), ("branch_fork", {"branch": "ws-1", "count": 9}),
         ("file_read", {"branch": "ws-1", "path": "relative"}), ("computer_batch", {"branch": "ws-1", "actions": [{"action": "fly"}]}), ("no_such_tool", {}),
     ]  # fmt: skip
-    async with connected(portal, await token(await portal.login(), "control", "fork")) as client:
+    async with connected(portal, await token_of(await portal.login(), "control", "fork")) as client:
         for tool, more in wrong:
             try:
                 assert (await client.call_tool(tool, more)).is_error, (tool, more)
@@ -218,7 +211,7 @@ async def test_arguments_that_make_no_sense_reach_nothing(portal: Portal, engine
 
 async def test_resources(portal: Portal, engine: FakeEngine) -> None:
     engine.add()
-    async with connected(portal, await token(await portal.login(), "read")) as client:
+    async with connected(portal, await token_of(await portal.login(), "read")) as client:
         templates = (await client.list_resource_templates()).resource_templates
         assert {template.uri_template for template in templates} >= {"branch://{branch}/screen", "branch://{branch}/log"}
         screen = (await client.read_resource("branch://ws-1/screen")).contents[0]
@@ -232,7 +225,7 @@ async def test_resources(portal: Portal, engine: FakeEngine) -> None:
 async def test_what_is_done_is_in_the_audit_log_with_its_token(portal: Portal, engine: FakeEngine) -> None:
     engine.add()
     person = await portal.login()
-    async with connected(portal, await token(person, "control")) as client:
+    async with connected(portal, await token_of(person, "control")) as client:
         await client.call_tool("computer_click", CLICK)
     async with asyncio.timeout(PATIENCE):
         # A thread of its own writes them down.
@@ -268,7 +261,7 @@ async def said(answer: aiohttp.ClientResponse) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", HANDSHAKES)
 async def test_the_version_of_a_handshake_is_the_clients(portal: Portal, engine: FakeEngine, version: str) -> None:
-    agent = portal.program(await token(await portal.login(), "read"))
+    agent = portal.program(await token_of(await portal.login(), "read"))
     hello = await said(await agent.request("POST", "/mcp", initialize(version), ACCEPT))
     assert hello["result"]["protocolVersion"] == version and hello["result"]["serverInfo"]["name"] == "tclone"
     tools = await said(await agent.request("POST", "/mcp", message("tools/list"), ACCEPT | {"MCP-Protocol-Version": version}))
@@ -282,7 +275,7 @@ async def test_without_a_token_nobody_gets_as_far_as_the_protocol(portal: Portal
     assert refused.status == 401 and refused.headers["WWW-Authenticate"] == "Bearer"
     # A person acts by its page; a page of another site, by nothing.
     assert (await person.request("POST", "/mcp", initialize(HANDSHAKES[-1]), ACCEPT)).status == 401
-    agent = portal.program(await token(person, "read"))
+    agent = portal.program(await token_of(person, "read"))
     for changes, status in (({"Origin": "https://evil.example"}, 403), ({"Host": "evil.example"}, 421), ({"Host": "127.0.0.1:8443"}, 421), ({"Origin": f"https://{HOST}"}, 200)):
         answer = await agent.request("POST", "/mcp", initialize(HANDSHAKES[-1]), ACCEPT | changes)
         assert answer.status == status, changes
@@ -290,7 +283,7 @@ async def test_without_a_token_nobody_gets_as_far_as_the_protocol(portal: Portal
 
 async def test_a_token_that_was_revoked_ends_at_once(portal: Portal, engine: FakeEngine) -> None:
     person = await portal.login()
-    agent = portal.program(await token(person, "read"))
+    agent = portal.program(await token_of(person, "read"))
     assert (await agent.request("POST", "/mcp", initialize(HANDSHAKES[-1]), ACCEPT)).status == 200
     tokens = await (await person.request("GET", "/api/v1/tokens")).json()
     assert (await person.request("DELETE", f"/api/v1/tokens/{tokens[0]['id']}")).status == 204
@@ -298,7 +291,7 @@ async def test_a_token_that_was_revoked_ends_at_once(portal: Portal, engine: Fak
 
 
 async def test_what_is_no_request_of_the_protocol(portal: Portal, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    agent = portal.program(await token(await portal.login(), "read"))
+    agent = portal.program(await token_of(await portal.login(), "read"))
     for method in ("GET", "DELETE"):
         assert (await agent.request(method, "/mcp")).status == 405
     assert (await agent.request("POST", "/mcp", ["not", "a", "message"], ACCEPT)).status == 400
@@ -317,7 +310,7 @@ async def test_what_is_no_request_of_the_protocol(portal: Portal, engine: FakeEn
 async def test_one_token_cannot_hold_all_of_it(portal: Portal, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     engine.add()
     person = await portal.login()
-    agent, other = portal.program(await token(person, "read")), portal.program(await token(person, "read"))
+    agent, other = portal.program(await token_of(person, "read")), portal.program(await token_of(person, "read"))
     monkeypatch.setattr(http, "_MOST_AT_ONCE", 0)
     refused = await agent.request("POST", "/mcp", initialize(HANDSHAKES[-1]), ACCEPT)
     assert refused.status == 429 and refused.headers["Retry-After"] == "1"
@@ -327,7 +320,7 @@ async def test_one_token_cannot_hold_all_of_it(portal: Portal, engine: FakeEngin
 
 
 async def test_a_server_that_ended_by_a_defect_is_replaced(portal: Portal, engine: FakeEngine) -> None:
-    agent = portal.program(await token(await portal.login(), "read"))
+    agent = portal.program(await token_of(await portal.login(), "read"))
     assert (await agent.request("POST", "/mcp", initialize(HANDSHAKES[-1]), ACCEPT)).status == 200
     runner = next(task for task in asyncio.all_tasks() if task.get_name() == "mcp")
     runner.cancel()
@@ -342,7 +335,7 @@ async def test_the_command_serves_a_client_that_starts_it(portal: Portal, front:
     engine.add()
     secret = tmp_path / "token"
     secret.touch(0o600)
-    secret.write_text(await token(await portal.login(), "control") + "\n")
+    secret.write_text(await token_of(await portal.login(), "control") + "\n")
     words = ["-m", "engine.cli.main", "mcp", "--url", f"https://tclone.localhost:{front.port}", "--token-file", str(secret), "--ca", str(portal.places.ca_certificate)]
     async with Client(StdioServerParameters(command=sys.executable, args=words, env=dict(os.environ))) as client:
         clicked = await client.call_tool("computer_click", CLICK)

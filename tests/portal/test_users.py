@@ -9,9 +9,8 @@ import pytest
 from portal import accounts
 from portal.database import connect
 from portal.principal import Role
-from tests.portal.conftest import OWN_PASSWORD, PATIENCE, Client, Portal
+from tests.portal.conftest import OWN_PASSWORD, PATIENCE, Client, Portal, program
 from tests.portal.fake_engine import FakeEngine
-from tests.portal.test_actions import program
 from tests.portal.test_desktops import ask, ticket
 
 

@@ -14,19 +14,12 @@ import pytest
 
 import tclone
 from tclone import aio
-from tests.portal.conftest import Client, Portal, config, engine, front, options, plain_config, portal, quick_hashes
+from tests.portal.conftest import Client, Portal, config, engine, front, options, plain_config, portal, quick_hashes, token_of
 from tests.portal.front import Front
 
 __all__ = ["config", "engine", "front", "options", "plain_config", "portal", "quick_hashes"]
 
 Blocking = Callable[[Callable[[tclone.Client], Any]], Awaitable[Any]]
-
-
-async def token_of(person: Client, *scopes: str) -> str:
-    """A new API token of the user who is logged in."""
-    answer = await person.request("POST", "/api/v1/tokens", {"name": "sdk", "scopes": list(scopes)})
-    assert answer.status == 201, await answer.text()
-    return str((await answer.json())["token"])
 
 
 @pytest.fixture

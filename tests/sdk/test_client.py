@@ -14,10 +14,10 @@ import pytest
 import tclone
 from tclone import aio, sync
 from tclone.blocking import _Declared
-from tests.portal.conftest import Client
+from tests.portal.conftest import Client, token_of
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.test_actions import acted
-from tests.sdk.conftest import Blocking, token_of
+from tests.sdk.conftest import Blocking
 
 TWINS = [
     (sync.Client, aio.Client), (sync.Workspace, aio.Workspace), (sync.Control, aio.Control), (sync.Process, aio.Process),
