@@ -4,7 +4,7 @@
  */
 #include "targets.h"
 
-#include "cgroup_check.h"
+#include "cgroups.h"
 #include "control.h"
 #include "kinds/handle.h"
 #include "kinds/inet.h"
@@ -198,11 +198,13 @@ static void run_numbers(const uint8_t *bytes, size_t size)
 static void run_cgroups(const uint8_t *bytes, size_t size)
 {
     struct scene *scene = new_scene(bytes, size);
-    struct blockers blockers = { 0 };
-    cgroups_preflight(&scene->process, &scene->parent, &blockers);
-    for (int i = 0; i < blockers.count; i++)
-        free(blocker_json(&blockers.items[i]));
-    blockers_free(&blockers);
+    size_t length;
+    struct error err = { 0 };
+    struct thread thread = { .process = &scene->process };
+    char *text = next_text(&length);
+    cgroups_parse(&thread, text, &err);
+    free(thread.cgroups);
+    free(text);
     free(scene);
 }
 

@@ -7,6 +7,9 @@
 #include "error.h"
 #include "plan.h"
 
+/* How many hierarchies of cgroups a host may have: v1 has some 15 controllers. */
+#define BRANCH_HIERARCHIES 32
+
 struct branch {
     const char *id;
     int socket;                 /* to its tclone-restore */
@@ -21,6 +24,7 @@ struct branch {
     int *memory;                /* /proc/PID/mem, by process index */
     int *userfaultfds;          /* by process index, -1 = none */
     int *objects;               /* descriptors of shared objects, by index */
+    int cgroups[BRANCH_HIERARCHIES];    /* its own group, by hierarchy (cgroups.c) */
     pid_t service;              /* our helper in its pid namespace (namespace_service.c); 0 = none */
     struct error err;           /* why it failed; err.code set = failed */
 };

@@ -1,4 +1,5 @@
 #include "capture.h"
+#include "cgroups.h"
 #include "family.h"
 #include "files.h"
 #include "inject.h"
@@ -110,7 +111,7 @@ int capture(struct world *world, struct error *err)
 {
     world->slot_base = SLOT_MINIMUM;
     if (list_descriptors(world, err) < 0 || tasks_read(world, err) < 0 || sharing_read(world, err) < 0 || mounts_read(world, err) < 0
-        || places_read(world, err) < 0 || capture_maps(world, err) < 0)
+        || cgroups_read(world, err) < 0 || places_read(world, err) < 0 || capture_maps(world, err) < 0)
         return -1;
     struct page_reader pages = { .world = world };
     pthread_t helper;

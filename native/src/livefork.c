@@ -1,6 +1,7 @@
 /* tclone-livefork: one fork of one workspace. Started by the engine; see docs/explanation/architecture.md for the protocol. */
 #include "aio.h"
 #include "capture.h"
+#include "cgroups.h"
 #include "control.h"
 #include "copy.h"
 #include "family.h"
@@ -185,7 +186,8 @@ static int copy_frozen(struct job *job, struct error *err)
     if (control_await_roots(&job->control, job->branches, job->branch_count, err) < 0)
         return -1;
     FOR_LIVE(job, branch)
-        rebuild_start(world, &job->compiled, branch, &branch->err);
+        if (cgroups_make(branch, &branch->err) == 0)
+            rebuild_start(world, &job->compiled, branch, &branch->err);
     FOR_LIVE(job, branch)
         if (mounts_fill(world, branch, &branch->err) == 0)
             ipc_furnish(world, branch, &branch->err);

@@ -1,5 +1,6 @@
 /* Which mounts there are, how each comes about again, and the content of file systems that live in memory. */
 #include "mounts.h"
+#include "cgroups.h"
 #include "mount_enter.h"
 
 #include <dirent.h>
@@ -28,19 +29,40 @@ static int open_root(void *context, struct error *err)
     return root < 0 ? fail_errno(err, "cannot open the root of a mount namespace of the source") : root;
 }
 
-static int read_world(struct mount_world *mounts, struct error *err)
+static bool has_groups(const struct mount_table *table)
 {
-    if (mount_table_read(&mounts->table, mounts->mnt_ns, err) < 0)
+    for (int i = 0; i < table->count; i++)
+        if (strncmp(table->list[i].type, "cgroup", 6) == 0)
+            return true;
+    return false;
+}
+
+/* The roots of mounts of cgroups are told as seen from the reader's cgroup namespace. */
+static int read_table(pid_t first, struct mount_world *mounts, struct error *err)
+{
+    if (mount_table_read(&mounts->table, mounts->mnt_ns, err) < 0 || !has_groups(&mounts->table))
+        return err->code ? -1 : 0;
+    mount_table_free(&mounts->table);
+    int back = cgroups_enter(first, err);
+    int status = back < 0 ? -1 : mount_table_read(&mounts->table, mounts->mnt_ns, err);
+    if (back >= 0)
+        cgroups_leave(back);
+    return status;
+}
+
+static int read_world(pid_t first, struct mount_world *mounts, struct error *err)
+{
+    if (read_table(first, mounts, err) < 0)
         return -1;
     mounts->root = mount_enter(mounts->mnt_ns, open_root, NULL, err);
     return mounts->root < 0 ? -1 : 0;
 }
 
-static int add_world(struct mounts *all, struct namespace *namespace, int mnt_ns, struct error *err)
+static int add_world(pid_t first, struct mounts *all, struct namespace *namespace, int mnt_ns, struct error *err)
 {
     struct mount_world *mounts = &all->list[all->count++];
     *mounts = (struct mount_world){ .namespace = namespace, .mnt_ns = mnt_ns, .root = -1 };
-    return read_world(mounts, err);
+    return read_world(first, mounts, err);
 }
 
 /* ---- what every workspace has ---- */
@@ -119,11 +141,11 @@ static int read_worlds(struct world *world, struct mounts *all, struct error *er
     if (own < 0)
         return fail_errno(err, "cannot open %s", path);
     all->list = must_alloc((size_t)world->namespaces->count * sizeof *all->list);
-    if (add_world(all, world->namespaces->list[NAMESPACE_MNT], own, err) < 0 || read_own_steps(&all->list[0], err) < 0)
+    if (add_world(world->source_pid, all, world->namespaces->list[NAMESPACE_MNT], own, err) < 0 || read_own_steps(&all->list[0], err) < 0)
         return -1;
     for (int i = 0; i < world->namespaces->count; i++) {
         struct namespace *namespace = world->namespaces->list[i];
-        if (namespace->kind == NAMESPACE_MNT && namespace->nested && add_world(all, namespace, namespace->local, err) < 0)
+        if (namespace->kind == NAMESPACE_MNT && namespace->nested && add_world(world->source_pid, all, namespace, namespace->local, err) < 0)
             return -1;
     }
     return 0;
@@ -154,104 +176,13 @@ static struct own_system *find_system(struct mounts *all, uint64_t device)
     return NULL;
 }
 
-static int check_system(const struct mount *mount, struct error *err)
-{
-    static const char *const makeable[] = { "tmpfs", "ramfs", "devpts", "mqueue", "cgroup", "cgroup2", "binfmt_misc", "proc", "sysfs", NULL };
-    for (int i = 0; makeable[i]; i++)
-        if (strcmp(mount->type, makeable[i]) == 0)
-            return 0;
-    return fail(err, "unsupported", "the file system at %.200s (%s) of a nested mount namespace cannot be made again; unmount it", mount->point,
-                mount->type);
-}
-
-/* Of message queues nothing is kept but that there are none; groups are another matter (cgroup_check.c). */
-static int check_entry(const struct mount *mount, const struct dirent *entry, struct error *err)
-{
-    if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
-        return 0;
-    if (strcmp(mount->type, "binfmt_misc") == 0) {
-        bool control = strcmp(entry->d_name, "register") == 0 || strcmp(entry->d_name, "status") == 0;
-        return control ? 0 : fail(err, "unsupported", "%.200s of a nested user namespace holds the binary format %.100s (binfmt_misc), which cannot be forked; "
-                                  "remove it (write -1 to it)", mount->point, entry->d_name);
-    }
-    if (strcmp(mount->type, "mqueue") == 0)
-        return fail(err, "unsupported", "the IPC namespace whose queues %.200s shows holds the POSIX message queue %.100s; remove it", mount->point,
-                    entry->d_name);
-    if (entry->d_name[0] != '.' && entry->d_type == DT_DIR)
-        return fail(err, "unsupported", "%.200s shows the cgroup %.100s, which was made inside; remove it", mount->point, entry->d_name);
-    return 0;
-}
-
-static int check_empty(void *context, struct error *err)
-{
-    const struct mount *mount = context;
-    AUTO_CLOSE int copy = mount_copy(mount->point, err);
-    int listing = copy < 0 ? -1 : openat(copy, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *directory = listing < 0 ? NULL : fdopendir(listing);
-    if (!directory)
-        return copy < 0 ? -1 : fail_errno(err, "cannot list %s of the source", mount->point);
-    int status = 0;
-    for (struct dirent *entry; status == 0 && (entry = readdir(directory));)
-        status = check_entry(mount, entry, err);
-    closedir(directory);
-    return status;
-}
-
-static int check_formats(void *context, struct error *err)
-{
-    const struct mount *mount = context;
-    char text[16] = "";
-    AUTO_CLOSE int copy = mount_copy(mount->point, err);
-    AUTO_CLOSE int status = copy < 0 ? -1 : openat(copy, "status", O_RDONLY | O_CLOEXEC);
-    if (copy < 0)
-        return -1;
-    if (status < 0 || read(status, text, sizeof text - 1) < 0)
-        return fail_errno(err, "cannot read %s/status of the source", mount->point);
-    if (strncmp(text, "enabled", 7) != 0)
-        return fail(err, "unsupported", "%.200s of a nested user namespace has its binary formats (binfmt_misc) switched off, which cannot be forked; write 1 to "
-                    "its file status", mount->point);
-    return check_empty(context, err);
-}
-
-struct shown_proc {
-    const struct mount *mount;
-    uint64_t inode;             /* of the workspace's own pid namespace */
-};
-
-/* Whoever makes the mounts is in the workspace's own pid namespace, and so its proc can show no other. */
-static int check_proc(void *context, struct error *err)
-{
-    const struct shown_proc *shown = context;
-    char link[64] = "", wanted[64];
-    AUTO_CLOSE int place = mount_open_point(shown->mount->point);
-    snprintf(wanted, sizeof wanted, "pid:[%lu]", (unsigned long)shown->inode);
-    if (place < 0 || readlinkat(place, "1/ns/pid", link, sizeof link - 1) < 0 || strcmp(link, wanted) != 0)
-        return fail(err, "unsupported", "%.200s shows a pid namespace made inside, which cannot be mounted again; unmount it", shown->mount->point);
-    return 0;
-}
-
-static int check_shown(const struct world *world, const struct mount_world *mounts, const struct mount *mount, struct error *err)
-{
-    struct shown_proc shown = { mount, world->namespaces->list[NAMESPACE_PID]->inode };
-    if (strcmp(mount->type, "proc") == 0)
-        return mount_enter(mounts->mnt_ns, check_proc, &shown, err);
-    if (strcmp(mount->type, "mqueue") == 0 || strncmp(mount->type, "cgroup", 6) == 0)
-        return mount_enter(mounts->mnt_ns, check_empty, (void *)mount, err);
-    const struct namespace *owner = mounts->namespace->owner;
-    if (strcmp(mount->type, "binfmt_misc") == 0 && owner && owner->nested)      /* elsewhere it shows the host's */
-        return mount_enter(mounts->mnt_ns, check_formats, (void *)mount, err);
-    return 0;
-}
-
 static int add_systems(const struct world *world, struct mounts *all, struct mount_world *mounts, struct error *err)
 {
     for (int i = 0; i < mounts->steps.file_system_count; i++) {
         const struct own_file_system *from = &mounts->steps.file_systems[i];
         if (find_system(all, from->device))
             continue;
-        if (check_system(from->mount, err) < 0)
-            return -1;
-        if (check_shown(world, mounts, from->mount, err) < 0)
+        if (mounts_check_system(world, mounts, from->mount, err) < 0)
             return -1;
         all->systems = must_grow(all->systems, (size_t)(all->system_count + 1) * sizeof *all->systems);
         all->systems[all->system_count++] = (struct own_system){ .device = from->device, .mount = from->mount, .maker = mounts, .slot = -1 };

@@ -70,6 +70,8 @@ struct mounts {
 int mounts_read_base(pid_t restorer, struct error *err);
 /* world->mounts stays NULL if there are no others than those and no mount namespace is nested. */
 int mounts_read(struct world *world, struct error *err);
+/* Refuse a file system that cannot be made again with what it shows (mount_shown.c). */
+int mounts_check_system(const struct world *world, const struct mount_world *mounts, const struct mount *mount, struct error *err);
 /* Let go of our descriptors (preflight). */
 void mounts_close(struct world *world);
 /* The mount namespace in which a file was opened, by a descriptor of ours; NULL = the workspace's own (or none any more). */

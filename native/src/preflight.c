@@ -1,5 +1,5 @@
 #include "preflight.h"
-#include "cgroup_check.h"
+#include "cgroups.h"
 #include "descriptors.h"
 #include "kinds/kinds.h"
 #include "memory.h"
@@ -339,6 +339,7 @@ int preflight(pid_t source_pid, const struct options *options, bool thorough, st
     }
     check_memories(&check);
     check_contents(&check);
+    cgroups_check(&findings->blockers);
     outside_report(&check.tcp_ends, &findings->warnings);
     findings->processes = world.process_count;
     for (int i = 0; i < world.process_count; i++) {

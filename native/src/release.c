@@ -1,4 +1,5 @@
 /* The last step of a branch: every thread gets the registers its counterpart had, the arena is unmapped, and all are let go together. */
+#include "cgroups.h"
 #include "freeze.h"
 #include "inject.h"
 #include "interrupted.h"
@@ -167,6 +168,15 @@ static int prepare_all(const struct compiled *compiled, const struct branch *bra
     return 0;
 }
 
+static int place_in_cgroups(const struct branch *branch, const struct released *all, int count, struct error *err)
+{
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < all[i].process->thread_count; k++)
+            if (cgroups_place(branch, &all[i].process->threads[k], all[i].tids[k], err) < 0)
+                return -1;
+    return cgroups_finish(branch, err);
+}
+
 int release_branch(const struct world *world, const struct compiled *compiled, struct branch *branch, struct error *err)
 {
     struct released *all = must_alloc((size_t)world->process_count * sizeof *all);
@@ -174,7 +184,7 @@ int release_branch(const struct world *world, const struct compiled *compiled, s
     for (int i = 0; i < world->process_count; i++)
         if (!world->processes[i]->zombie)
             all[count++] = (struct released){ .process = world->processes[i], .pid = branch->pids[world->processes[i]->index] };
-    if (prepare_all(compiled, branch, all, count, err) < 0)
+    if (prepare_all(compiled, branch, all, count, err) < 0 || place_in_cgroups(branch, all, count, err) < 0)
         return -1;              /* the engine ends the branch; nobody uses `all` again */
     for (int i = 0; i < count; i++)
         for (int k = 0; k < all[i].process->thread_count; k++)

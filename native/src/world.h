@@ -96,6 +96,7 @@ struct thread {
     struct pending_signals *pending;
     bool denied;                    /* it may not look into its parent (parts/landlock.c) */
     struct place *place;            /* parts/place.c; NULL = it shares the process's working directory, root and umask */
+    int *cgroups;                   /* which group, by hierarchy (cgroups.c), 0 = the workspace's own; NULL = nobody has made any */
     struct switches *switches;      /* parts/switches.c */
 };
 

@@ -52,8 +52,8 @@ class Harness:
         self.directory = directory
         self.verbose = verbose
         self.storage = storage.Storage(directory / "data")
-        self.runtime = runtime.Runtime(directory / "run")
         self.cgroups = cgroups.Cgroups(f"tclone-harness-{os.getpid()}")
+        self.runtime = runtime.Runtime(directory / "run", self.cgroups)
         self.containers: list[Container] = []
         self.learnt = Learnt()
         self._count = 0
@@ -61,6 +61,7 @@ class Harness:
     async def __aenter__(self) -> "Harness":
         self.directory.mkdir(parents=True, exist_ok=True)
         self.storage.open()
+        self.cgroups.open()
         self.runtime.open()
         self._make_tools()
         self.learnt.learn(NATIVE / "tclone-livefork")
@@ -71,6 +72,7 @@ class Harness:
             await self._remove(container)
         self.learnt.close()
         self.cgroups.remove_parent()
+        self.cgroups.close()
         self.runtime.close()
         self.storage.close()
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -132,6 +134,7 @@ class Harness:
             _path_of(netns), self.cgroups.oci_path(name),
         )  # fmt: skip
         bundle.write_config(self._bundle(name), config)
+        self.cgroups.prepare(name, cgroups.Limits(None, None))
         try:
             pid = await self.runtime.start(name, self._bundle(name), root)
         finally:
@@ -151,6 +154,7 @@ class Harness:
         config = bundle.stage_config(str(stage), _path_of(netns), self.cgroups.oci_path(name))
         _drop_missing_capability(config)
         bundle.write_config(self._bundle(name), config)
+        self.cgroups.prepare(name, cgroups.Limits(None, None))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             pid = await self.runtime.start(name, self._bundle(name), None, theirs.fileno())

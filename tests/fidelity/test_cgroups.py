@@ -1,4 +1,4 @@
-"""Cgroups that a workspace made inside are refused, whether a process lives in one or a mount shows one."""
+"""Cgroups that a workspace made inside and that cannot be made again are refused by name; the others: programs/cgroups.c."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.fidelity.refusal import refusal
 pytestmark = [pytest.mark.root]
 
 
-def test_a_process_in_a_group_made_inside_is_refused(tmp_path: Path) -> None:
-    message = refusal("cgroup_inside", "member", tmp_path / "harness")
-    assert "(cgroup_inside) is in the cgroup /inside, which was made inside; move it back" in message
+def test_a_threaded_group_is_refused(tmp_path: Path) -> None:
+    message = refusal("cgroup_inside", "threaded", tmp_path / "harness")
+    assert 'the cgroup /inside is of the type "threaded", which cannot be forked; remove it' in message
 
 
-def test_a_mount_that_shows_a_group_made_inside_is_refused(tmp_path: Path) -> None:
-    message = refusal("cgroup_inside", "group", tmp_path / "harness")
-    assert "/tmp/cgroups shows the cgroup inside, which was made inside; remove it" in message
+def test_a_group_too_deep_to_be_named_is_refused(tmp_path: Path) -> None:
+    message = refusal("cgroup_inside", "deep", tmp_path / "harness")
+    assert "has a path of more than 999 bytes; remove it" in message
