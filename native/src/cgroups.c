@@ -13,6 +13,7 @@
 #include <linux/mount.h>
 #include <linux/openat2.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -258,28 +259,36 @@ static int read_groups(struct error *err)
 
 /* ---- before the freeze ---- */
 
+/* Below the workspace's own group? A task that is ending says "/" of v1 hierarchies, and one from outside "/..". */
+static bool is_in_group_inside(pid_t pid, struct error *err)
+{
+    struct error ignored = { 0 };
+    int back = cgroups_enter(first_pid, err);
+    AUTO_FREE char *text = back < 0 ? NULL : proc_read(&ignored, TEXT_LIMIT, NULL, "/proc/%d/cgroup", pid);
+    char *rest = text, *name, *path;
+    bool inside = false;
+    while (rest && next_line(&rest, &name, &path))
+        inside |= strcmp(path, "/") != 0 && strncmp(path, "/..", 3) != 0;
+    if (back >= 0)
+        cgroups_leave(back);
+    return inside;
+}
+
 void cgroups_preflight(const struct process *process, const struct process *first, struct blockers *blockers)
 {
     static char *own_text;
-    struct error ignored = { 0 };
+    struct error ignored = { 0 }, err = { 0 };
     AUTO_FREE char *text = proc_read(&ignored, TEXT_LIMIT, NULL, "/proc/%d/cgroup", process->pid);
-    if (process != first) {
-        needed |= text && own_text && strcmp(text, own_text) != 0;
-        return;
+    bool is_first = process == first;
+    if (is_first) {
+        free(own_text);
+        own_text = text ? must_copy_string(text) : NULL;
+        first_pid = first->pid;
     }
-    free(own_text);
-    own_text = text ? must_copy_string(text) : NULL;
-    first_pid = first->pid;
-    /* Pid 1 may have gone into one itself. */
-    struct error err = { 0 };
-    int back = cgroups_enter(first->pid, &err);
-    AUTO_FREE char *inside = back < 0 ? NULL : proc_read(&ignored, TEXT_LIMIT, NULL, "/proc/%d/cgroup", first->pid);
-    char *rest = inside, *name, *path;
-    while (rest && next_line(&rest, &name, &path))
-        needed |= strcmp(path, "/") != 0;
-    if (back >= 0)
-        cgroups_leave(back);
-    else
+    /* Pid 1 may have gone into one itself; most others are where it is. */
+    if (is_first || (text && own_text && strcmp(text, own_text) != 0))
+        needed |= is_in_group_inside(process->pid, &err);
+    if (err.code && kill(first_pid, 0) == 0)    /* else the fork finds that it has gone */
         blockers_add(blockers, process, -1, err.message);
 }
 

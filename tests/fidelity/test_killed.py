@@ -29,7 +29,7 @@ def _left_behind(harness: int) -> dict[str, list[str]]:
     group = f"tclone-harness-{harness}"
     return {
         "cgroups": [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/{group}")],
-        "processes": [pid for pid in os.listdir("/proc") if pid.isdigit() and group in _cgroup(pid)],
+        "processes": [pid for pid in os.listdir("/proc") if pid.isdigit() and group in _cgroup(pid) and _runs(pid)],
     }
 
 
@@ -38,6 +38,14 @@ def _cgroup(pid: str) -> str:
         return Path(f"/proc/{pid}/cgroup").read_text()
     except OSError:
         return ""
+
+
+def _runs(pid: str) -> bool:
+    """Not one that has ended and waits to be reaped by the host's first process: the v2 tree goes on naming its group."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 async def _kill_and_check(phase: str, directory: Path) -> None:
