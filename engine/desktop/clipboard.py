@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from engine.account import DESKTOP_USER
 from engine.desktop.actions import MOST_CLIPBOARD
 from engine.errors import EngineError, Internal, Unsupported
 from engine.process import Command, Executor
@@ -35,7 +36,7 @@ class Clipboard:
 
     async def put(self, text: str) -> None:
         """Put a text into it. Raises Unsupported, Internal."""
-        session = await self._executor.start(self._workspace, Command(["sh", "-c", _KEEP], self._env, user="@desktop", cwd="/"))
+        session = await self._executor.start(self._workspace, Command(["sh", "-c", _KEEP], self._env, user=DESKTOP_USER, cwd="/"))
         try:
             async with asyncio.timeout(_SECONDS):
                 session.stdin.write(text.encode())
@@ -49,7 +50,7 @@ class Clipboard:
         self._check(status, b"")
 
     def _command(self, *options: str) -> Command:
-        return Command([_PROGRAM, "-selection", "clipboard", *options], self._env, user="@desktop", cwd="/")
+        return Command([_PROGRAM, "-selection", "clipboard", *options], self._env, user=DESKTOP_USER, cwd="/")
 
     def _check(self, status: int, err: bytes) -> None:
         if status == _NOT_FOUND:

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from engine.account import DESKTOP_USER
 from engine.client import ExecSession
 from portal.errors import BadAnswer, Conflicting, TimedOut
 from portal.node import Node, translated
 from portal.sockets import Limited
 
-_USER = "@desktop"
 _RUNNER = ["python3", "-IS", "/usr/libexec/tclone/osworld/run.py"]
 # Two outputs of 4 MiB each in base64. JSON of a hostile workspace may take twenty times its length of memory.
 _LONGEST_LINE = 12 << 20
@@ -55,7 +55,7 @@ class Guest:
         try:
             async with asyncio.timeout(seconds + _GRACE_SECONDS):
                 with self._running.another(workspace), translated():
-                    async with self._node.client.exec(workspace, _RUNNER, user=_USER) as session:
+                    async with self._node.client.exec(workspace, _RUNNER, user=DESKTOP_USER) as session:
                         await session.write(json.dumps(request).encode() + b"\n")
                         return await self._followed(workspace, session, asked)
         except TimeoutError:

@@ -5,7 +5,7 @@ import { passwordPart } from "./account_password.js";
 import { sessionsPart } from "./account_sessions.js";
 import { tokensPart } from "./account_tokens.js";
 import { startPage } from "./shell.js";
-import { account } from "./strings.js";
+import { account } from "./strings_account.js";
 import { toast } from "./toast.js";
 
 /** Run `work`; a failure is told, and nothing else happens. */

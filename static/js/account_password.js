@@ -5,7 +5,7 @@ import { fillPart } from "./account_parts.js";
 import { field, submitButton } from "./dialog.js";
 import { h, prose } from "./dom.js";
 import { Fault, clearFaults, faultyField, markFault } from "./faults.js";
-import { account } from "./strings.js";
+import { account } from "./strings_account.js";
 import { toast } from "./toast.js";
 
 const input = (autocomplete) => h("input", { type: "password", autocomplete, required: true });

@@ -4,7 +4,7 @@ import { endOtherSessions, endSession, sessions as list } from "./account_api.js
 import { actions, fillPart, table } from "./account_parts.js";
 import { dateTime } from "./dates.js";
 import { button, h } from "./dom.js";
-import { sessions as words } from "./strings.js";
+import { sessions as words } from "./strings_account.js";
 
 const BROWSERS = [["Edg/", "Edge"], ["OPR/", "Opera"], ["Firefox/", "Firefox"], ["Chrome/", "Chrome"], ["Safari/", "Safari"]];
 const SYSTEMS = ["Windows", "Android", "iPhone", "iPad", "Mac OS X", "CrOS", "Linux"];

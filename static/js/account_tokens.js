@@ -6,7 +6,7 @@ import { dateTime } from "./dates.js";
 import { field } from "./dialog.js";
 import { button, h } from "./dom.js";
 import { Fault } from "./faults.js";
-import { tokens as words } from "./strings.js";
+import { tokens as words } from "./strings_account.js";
 
 const SCOPES = ["read", "control", "fork", "admin"];
 

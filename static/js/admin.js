@@ -7,7 +7,7 @@ import { usersPart } from "./admin_users.js";
 import { workspacesPart } from "./admin_workspaces.js";
 import { h } from "./dom.js";
 import { startPage } from "./shell.js";
-import { account } from "./strings.js";
+import { account } from "./strings_account.js";
 import { admin as words } from "./strings_admin.js";
 import { toast } from "./toast.js";
 

@@ -3,7 +3,8 @@ import { ApiError, keepKey, login, pageAfterLogin } from "./api.js";
 import { field } from "./dialog.js";
 import { h, prose } from "./dom.js";
 import { Fault, clearFaults, faultyField, markFault } from "./faults.js";
-import { account, login as words } from "./strings.js";
+import { login as words } from "./strings.js";
+import { account } from "./strings_account.js";
 
 const form = document.getElementById("form");
 const user = document.getElementById("user");

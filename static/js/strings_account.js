@@ -1,0 +1,56 @@
+// The English words of the account's page: password, sessions, tokens. All others are in strings.js.
+
+export const account = {
+  title: "Account",
+  signedInAs: (user, role) => `Logged in as ${user} (${role})`,
+  password: "Password",
+  passwordNote: "At least 12 characters. Changing it ends your other sessions.",
+  externalNote: "Your password is your identity provider's; change it there.",
+  current: "Current password",
+  fresh: "New password",
+  again: "New password again",
+  change: "Change password",
+  changed: "The password is changed",
+  changedNote: "Your other sessions have ended.",
+  different: "The two new passwords differ.",
+  oneTime: "This password was made for you. Choose one of your own, of at least 12 characters.",
+  wrong: "The current password is wrong.",
+  failed: "That did not work",
+};
+
+export const sessions = {
+  title: "Sessions",
+  note: "Browsers that are logged in as you. Ending one closes its pages and desktops within a second.",
+  columns: ["Browser", "Address", "Logged in", "Active", ""],
+  thisOne: "This browser",
+  unknown: "Unknown browser",
+  end: "End",
+  endLabel: (agent) => `End the session of ${agent}`,
+  endOthers: "End all others",
+};
+
+export const tokens = {
+  title: "API tokens",
+  note: "For programs. A token has the scopes you give it and never more rights than you.",
+  columns: ["Name", "Scopes", "Expires", "Last used", ""],
+  none: "No tokens yet.",
+  create: "New token",
+  name: "Name",
+  nameHint: "What it is for",
+  scopes: "Scopes",
+  scopeNotes: {
+    read: "list and look",
+    control: "drive desktops, share them",
+    fork: "launch, fork, discard",
+    admin: "users, images, everything",
+  },
+  expires: "Expires",
+  choices: [[7, "7 days"], [30, "30 days"], [365, "1 year"], [0, "Never"]],
+  once: "Copy it now: it is not shown again.",
+  revoke: "Revoke",
+  revokeLabel: (name) => `Revoke ${name}`,
+  noName: "Give the token a name.",
+  noScope: "Choose at least one scope.",
+  never: "Never",
+  notUsed: "Never",
+};
