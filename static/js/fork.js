@@ -17,9 +17,9 @@ const FIGURES = ["pause", "usable", "first_frame"];
 // Refusals that another try would get as well, unless the form is changed; so it is with one that is about a field of it.
 const CORRECTABLE = ["bad_request", "limit"];
 
-/** `source paused 284 ms · usable after 348 ms`, of what the engine measured */
+/** `source paused 284 ms · usable after 348 ms`, of what the engine measured; a figure and its unit stay in one line */
 function milestones(result) {
-  return FIGURES.filter((name) => Number.isFinite(result.ms[name])).map((name) => `${words.figures[name]} ${duration(result.ms[name])}`).join(" · ");
+  return FIGURES.filter((name) => Number.isFinite(result.ms[name])).map((name) => `${words.figures[name]} ${duration(result.ms[name]).replace(" ", "\u00a0")}`).join(" · ");
 }
 
 class ForkDialog {

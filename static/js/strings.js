@@ -114,6 +114,7 @@ export const tile = {
   image: "Image",
   age: "Age",
   memory: "Memory limit",
+  disk: "Disk limit",
   network: "Network",
   none: "none",
   desktopOf: (name) => `Desktop of ${name}`,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
-from playwright.async_api import Frame, Page, expect
+from PIL import Image
+from playwright.async_api import FloatRect, Frame, Page, expect
 
-from tests.portal.browsing import streams
+from tests.portal.browsing import streams, tile_of
 from tests.portal.fake_engine import FakeEngine
 
 
@@ -51,6 +53,26 @@ async def test_input_is_not_mirrored_unless_asked_for(page: Page, engine: FakeEn
     assert await left.get_by_label("typed").input_value() == "only here"
     assert await right.get_by_label("typed").input_value() == ""
     assert [message for message in await sent(right) if message != "kr"] == []
+
+
+async def test_both_pictures_are_framed_in_red_while_input_is_mirrored(page: Page, engine: FakeEngine) -> None:
+    await compared(page, engine)
+
+    async def edges() -> list[tuple[int, ...]]:
+        """The colour at the left edge of each picture, as it is on the screen: the frame is above the desktops."""
+        found = []
+        for identity in ("ws-1", "ws-2"):
+            box = await tile_of(page, identity).locator(".tile-body").bounding_box()
+            assert box
+            clip: FloatRect = {"x": box["x"] + 2, "y": box["y"] + box["height"] / 2, "width": 1, "height": 1}
+            found.append(Image.open(io.BytesIO(await page.screenshot(clip=clip))).convert("RGB").getpixel((0, 0)))
+        return found
+
+    red = (211, 54, 44)
+    assert red not in await edges()
+    await page.get_by_role("button", name="Mirror input").click()
+    await expect(page.get_by_text("Mouse and keys go to both desktops")).to_be_visible()
+    assert await edges() == [red, red]
 
 
 async def test_mirrored_input_goes_to_both_alike(page: Page, engine: FakeEngine) -> None:

@@ -78,6 +78,7 @@ async def test_terminal(page: Page, engine: FakeEngine) -> None:
     await page.get_by_role("button", name="New shell").click()
     await _until(lambda: len(engine.inside.shells) == 2 and engine.inside.open_shells == 1, page)
     await page.get_by_role("button", name="Log out").click()
+    await page.wait_for_url("**/login")
     await _until(lambda: engine.inside.open_shells == 0, page)
 
 
