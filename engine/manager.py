@@ -296,7 +296,8 @@ class Manager:
         if lock.locked():
             raise Conflict(f"another operation on {workspace.id} is under way; try again")
         async with lock:
-            if workspace.paused == still:
+            # What is said to go on is thawed all the same: it is no use when it does not.
+            if workspace.paused == still and (still or not workspace.alive):
                 return workspace
             if still:
                 workspace.require_ready("pause")
@@ -304,8 +305,9 @@ class Manager:
                 await in_thread(lambda: self.cgroups.freeze(workspace.id, still))
             except OSError as error:
                 raise Internal(f"cannot {'pause' if still else 'resume'} {workspace.id}: {error}") from error
-            workspace.paused = still
-            await self.changed(workspace)
+            if workspace.paused != still:
+                workspace.paused = still
+                await self.changed(workspace)
         return workspace
 
     # The end of pid 1

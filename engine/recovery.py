@@ -18,6 +18,7 @@ from engine import syscalls
 from engine.errors import EngineError, Internal
 from engine.livefork import tidy
 from engine.manager import Manager
+from engine.threads import in_thread
 from engine.workspace import State, Workspace, now
 
 log = logging.getLogger(__name__)
@@ -113,6 +114,11 @@ async def _adopt(manager: Manager, workspace: Workspace) -> None:
         if workspace.state is State.FORKING:
             await tidy(manager.tools.livefork, workspace.pid)
             workspace.state = State.READY
+        # The engine may have been ended between the one and the other; what was not told to have come about is taken back.
+        try:
+            await in_thread(lambda: manager.cgroups.freeze(workspace.id, workspace.paused))
+        except OSError as error:
+            log.error("whether %s stands still cannot be set: %s", workspace.id, error)
         try:
             await manager.network.adopt(workspace.id, workspace.network, workspace.published(), workspace.local_ports())
         except EngineError as error:

@@ -65,7 +65,7 @@ class Control:
     async def _rule(self, call: Call) -> web.Response:
         wanted: Wanted = call.body
         life = await self._lifetimes.rule(call.workspace, Rules(wanted.idle_seconds, wanted.lifetime_seconds))
-        audit.record("lifetime", user=call.principal.user, workspace=call.workspace, idle=wanted.idle_seconds, lifetime=wanted.lifetime_seconds)
+        audit.record("lifetime", user=call.principal.user, token=call.principal.token, workspace=call.workspace, idle=wanted.idle_seconds, lifetime=wanted.lifetime_seconds)
         return web.json_response(life.public())
 
     async def _keep(self, call: Call) -> web.Response:

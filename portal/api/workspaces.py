@@ -151,6 +151,9 @@ class Workspaces:
     async def launch(self, principal: Principal, wanted: Launch, request_id: str | None = None, env: dict[str, str] | None = None) -> dict[str, Any]:
         """The workspace that was made; `env` is what its programs find in their environment. Raises OverQuota, TooMany, EngineError."""
         user, unlimited = principal.user, principal.role is Role.ADMIN
+        if wanted.osworld and not principal.may(Scope.CONTROL):
+            # Whoever is on the host drives it, whoever launched it included.
+            raise Forbidden(f"osworld needs the scope {Scope.CONTROL}, too")
         with audit.outcome("launch", principal, None, image=wanted.image, network=wanted.network) as told:
             self._forks.pace(principal, 1)
             disk = self._quotas.disk_limit(user, wanted.disk, unlimited)

@@ -154,13 +154,13 @@ class Sandboxes:
         return web.Response(status=204)
 
     async def _set_timeout(self, request: web.Request) -> web.Response:
-        _, workspace = self._one(request, Scope.FORK)
+        principal, workspace = self._one(request, Scope.FORK)
         wanted = await _body(request, _Timed)
         seconds = wanted.timeout if wanted.timeout is not None else wanted.duration
         if seconds is None:
             raise Malformed("timeout is missing")
         await self._node.workspace(workspace)
-        await self._lifetimes.rule(workspace, Rules(None, float(seconds)))
+        await self._rule(principal, workspace, float(seconds))
         return web.Response(status=204)
 
     async def _pause(self, request: web.Request) -> web.Response:
@@ -174,7 +174,7 @@ class Sandboxes:
                 # 409 would be read as "paused already".
                 raise Unavailable(error.message) from None
         # It waits for whoever connects again, for as long as that takes.
-        await self._lifetimes.rule(workspace, Rules())
+        await self._rule(principal, workspace, None)
         return web.Response(status=204)
 
     async def _connect(self, request: web.Request) -> web.Response:
@@ -184,14 +184,14 @@ class Sandboxes:
         item = await self._node.workspace(workspace)
         resumed = item["paused"]
         if resumed:
-            self._router.act(principal, workspace)
+            self._router.enter(principal, workspace, Scope.FORK, acts=True)
             with audit.outcome("resume", principal, workspace):
                 item = await self._node.resume(workspace)
         life = self._lifetimes.of(workspace)
         ends = life.ends_at if life is not None else None
-        # A running one only ever gains time; one that never ends stays so.
-        if resumed or (ends is not None and ends < time.time() + seconds):
-            await self._lifetimes.rule(workspace, Rules(None, seconds))
+        # A running one only ever gains time, from whoever may give it; one that never ends stays so.
+        if resumed or (ends is not None and ends < time.time() + seconds and principal.may(Scope.FORK)):
+            await self._rule(principal, workspace, seconds)
         return web.json_response(self._sandbox(request, principal, item), status=201 if resumed else 200)
 
     async def _fork(self, request: web.Request) -> web.Response:
@@ -209,6 +209,11 @@ class Sandboxes:
         return web.json_response(answer, status=201)
 
     # Inside
+
+    async def _rule(self, principal: Principal, workspace: str, seconds: float | None) -> None:
+        """It ends after so many seconds from now; None: never."""
+        with audit.outcome("lifetime", principal, workspace, idle=None, lifetime=seconds):
+            await self._lifetimes.rule(workspace, Rules(None, seconds))
 
     def _one(self, request: web.Request, scope: Scope, acts: bool = False) -> tuple[Principal, str]:
         principal = self._keys.of_api(request)

@@ -17,6 +17,7 @@ from portal.osworld.server import Ground, object_of
 _EXECUTE_SECONDS, _PYTHON_SECONDS = 120.0, 30.0
 _CHECK_SECONDS = 5.0
 _MOST_SECONDS = 1800.0
+_LEAST_INTERVAL = 0.05
 
 Seconds = Annotated[float, pydantic.Field(gt=0, le=_MOST_SECONDS, allow_inf_nan=False)]
 
@@ -111,7 +112,7 @@ class Commands:
             if waited >= wanted.max_wait_time:
                 failed = {**answer, "status": "error", "message": f"not there after {waited:.1f} s", "verification": checks, "wait_time": waited}
                 return web.json_response(failed, status=500)
-            await asyncio.sleep(min(wanted.check_interval, max(0.0, wanted.max_wait_time - waited)))
+            await asyncio.sleep(min(max(_LEAST_INTERVAL, wanted.check_interval), max(0.0, wanted.max_wait_time - waited)))
 
     async def _checks(self, request: web.Request, wanted: Verification) -> list[dict[str, Any]]:
         checks: list[dict[str, Any]] = []

@@ -7,6 +7,7 @@ may also be meant twice: a second click at the same place. So only an answer tha
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import time
 from collections.abc import Awaitable, Callable
@@ -48,9 +49,10 @@ class Once:
             call.request = request
         else:
             call = _Call(asyncio.ensure_future(work()), request)
+            # Not where it is waited for: who waits may go first.
+            call.task.add_done_callback(functools.partial(self._over, call))
             self._calls[key] = call
         made = await asyncio.shield(call.task)
-        call.ended = self._clock()
         # A response belongs to the request that it answers: each client gets one of its own.
         response = web.Response(body=made.body, status=made.status, content_type=made.content_type)
         await response.prepare(request)
@@ -65,6 +67,11 @@ class Once:
         for call in self._calls.values():
             call.task.cancel()
         await asyncio.gather(*(call.task for call in self._calls.values()), return_exceptions=True)
+
+    def _over(self, call: _Call, task: asyncio.Task[web.Response]) -> None:
+        call.ended = self._clock()
+        if not task.cancelled():
+            task.exception()  # told to whoever waited; nobody may be left
 
     def _forget_old(self) -> None:
         now = self._clock()

@@ -24,12 +24,15 @@ from portal.osworld.once import Once
 from portal.owners import Owners
 from portal.principal import Principal, Role, Scope, closure
 from portal.routes import Call, Router
+from portal.sockets import Limited
 from portal.users import Users
 
 log = logging.getLogger(__name__)
 
 # Commands and scripts; uploads are streamed.
 _BODY_LIMIT = 32 << 20
+# Under way in one workspace.
+MOST_REQUESTS = 64
 _HOST = re.compile(r"(127\.0\.0\.1|localhost)(:[0-9]{1,5})?")
 # A browser says where a request comes from; OSWorld's clients are none.
 _OF_BROWSERS = (hdrs.ORIGIN, "Sec-Fetch-Site", "Sec-Fetch-Mode", hdrs.REFERER)
@@ -111,12 +114,14 @@ def application(routes: Callable[[Ground, str, Once], list[web.RouteDef]], groun
     """A function that makes a workspace's application."""
 
     def made(workspace: str) -> web.Application:
-        once = Once()
+        once, busy = Once(), Limited("request", MOST_REQUESTS)
 
         @web.middleware
         async def of_somebody(request: web.Request, handler: Handler) -> web.StreamResponse:
             ground.principal(workspace)
-            return await handler(request)
+            # A request goes on when its client goes, some for half an hour.
+            with busy.another(workspace):
+                return await handler(request)
 
         app = web.Application(middlewares=[_errors, _local, of_somebody], client_max_size=_BODY_LIMIT)
         app.add_routes(routes(ground, workspace, once))

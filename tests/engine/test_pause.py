@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 import pytest
 
+from engine.cgroups import Cgroups, parent_of
 from engine.client import EngineClient
 from engine.errors import Conflict
 from tests.engine.support import IMAGE, Engine, pids_of
@@ -52,3 +54,36 @@ async def test_a_paused_workspace_can_be_removed(engine: Engine, client: EngineC
     await client.pause("two")
     await client.remove("two")
     assert pids_of(engine, made["id"]) == []
+
+
+async def test_what_was_stopped_by_an_engine_that_ended_in_its_midst_goes_on(engine: Engine, client: EngineClient) -> None:
+    """Its record does not say that it stands still."""
+    made = await client.launch(IMAGE, name="one", command=["sh", "-c", COUNTER], wait=True)
+
+    async def stopped() -> int:
+        groups = Cgroups(parent_of(engine.run))
+        groups.open()
+        try:
+            groups.freeze(made["id"], True)
+        finally:
+            groups.close()
+        before = await counted(client)
+        await asyncio.sleep(0.2)
+        assert await counted(client) == before
+        return before
+
+    async def goes_on(before: int) -> None:
+        async with asyncio.timeout(20):
+            while await counted(client) <= before:
+                await asyncio.sleep(0.02)
+
+    async with asyncio.timeout(20):
+        while (await client.run("one", ["sh", "-c", "[ -s /tmp/count ]"]))[0] != 0:
+            await asyncio.sleep(0.02)
+    first = await stopped()
+    assert (await client.resume("one"))["paused"] is False
+    await goes_on(first)
+    second = await stopped()
+    await engine.stop(signal.SIGKILL)
+    await engine.start()
+    await goes_on(second)

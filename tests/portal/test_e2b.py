@@ -20,6 +20,7 @@ from tests import client
 from tests.portal.conftest import PATIENCE, Client, Portal, program, token_of
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.front import Front
+from tests.portal.test_forks import entries
 
 SCRIPT = Path(__file__).parent / "clients/e2b_wire.py"
 
@@ -125,6 +126,26 @@ async def test_the_end_of_a_token_ends_what_it_listens_to(portal: Portal, engine
             for stream in (content, other):
                 assert (await next_of(stream))["error"]["code"] == "unauthenticated"
                 assert await stream.read() == b""
+
+
+async def test_a_token_for_control_neither_wakes_nor_prolongs(portal: Portal, engine: FakeEngine) -> None:
+    engine.add()
+    person = await portal.login()
+    owner, agent = await program(portal, person, "fork", "control"), await program(portal, person, "control")
+    own, only = ({"Authorization": None, "X-API-Key": one._token} for one in (owner, agent))  # type: ignore[attr-defined]
+    assert (await owner.request("POST", "/e2b/sandboxes/ws-1/timeout", {"timeout": 60}, headers=own)).status == 204
+
+    async def left() -> float:
+        return float((await (await person.request("GET", "/api/v1/workspaces/ws-1/lifetime")).json())["lifetime_seconds"])
+
+    assert (await agent.request("POST", "/e2b/sandboxes/ws-1/connect", {"timeout": 5000}, headers=only)).status == 200
+    assert await left() == 60
+    assert (await owner.request("POST", "/e2b/sandboxes/ws-1/connect", {"timeout": 5000}, headers=own)).status == 200
+    assert await left() == 5000
+    assert (await owner.request("POST", "/e2b/sandboxes/ws-1/pause", headers=own)).status == 204
+    assert (await agent.request("POST", "/e2b/sandboxes/ws-1/connect", {}, headers=only)).status == 403
+    assert [(entry["outcome"], entry["lifetime"]) for entry in await entries(person, "lifetime")] == [("ok", 60), ("ok", 5000), ("ok", None)]
+    assert engine.workspaces["ws-1"]["paused"] is True
 
 
 async def test_what_makes_no_sense_is_refused_in_words(portal: Portal, engine: FakeEngine) -> None:

@@ -157,3 +157,9 @@ async def test_a_users_branch_is_not_taken_for_a_machine_of_vmrun(portal: Portal
         assert status == 400 and told["error"]["field"] == "labels", label
     assert forks(engine) == []
     assert (await posted(await program(portal, person, "fork"), FORK, {"labels": ["machine desk"]}))[0] == 201
+
+
+async def test_an_osworld_server_is_for_who_may_control(portal: Portal, engine: FakeEngine) -> None:
+    agent = await program(portal, await portal.login(), "fork")
+    status, told = await posted(agent, "/api/v1/workspaces", {"image": "webtop-xfce", "osworld": True})
+    assert (status, told["error"]["code"]) == (403, "forbidden") and not engine.workspaces

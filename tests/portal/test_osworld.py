@@ -26,6 +26,7 @@ from portal.errors import BadAnswer, Held, TooMany
 from portal.inside import Inside
 from portal.loopback import MOST_CONNECTIONS, Loopback
 from portal.osworld import guest
+from portal.osworld import server as osworld
 from portal.osworld.routes import routes
 from portal.osworld.server import Ground, application
 
@@ -402,6 +403,37 @@ async def test_only_so_many_commands_are_waited_for() -> None:
         await begun.acquire()
         again.cancel()
         await asyncio.gather(again, return_exceptions=True)
+
+
+@pytest.fixture
+def one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before there is a server."""
+    monkeypatch.setattr(osworld, "MOST_REQUESTS", 1)
+
+
+async def test_only_so_many_requests_go_on(one_request: None, session: aiohttp.ClientSession, workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = 0
+
+    async def windows(_: str) -> list[dict[str, Any]]:
+        nonlocal looked
+        looked += 1
+        return []
+
+    monkeypatch.setattr(workspace, "windows", windows)
+    wanted = {"command": "true", "verification": {"window_exists": "Absent"}, "max_wait_time": 2.0, "check_interval": 0.000001}
+
+    async def status() -> int:
+        async with session.get("/platform") as answer:
+            return answer.status
+
+    first = asyncio.ensure_future(said(session, "/execute_with_verification", wanted, 500))
+    async with asyncio.timeout(30):
+        while not looked:
+            await asyncio.sleep(0.01)
+        assert await status() == 429
+        assert (await first)["status"] == "error"
+        assert await status() == 200
+    assert looked <= 42, "it does not look all the time"
 
 
 async def test_only_so_many_connections_are_held() -> None:
