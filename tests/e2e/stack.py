@@ -23,6 +23,7 @@ from engine.client import EngineClient, Workspace
 from engine.config import Config
 from tests.e2e.waiting import PATIENCE
 from tests.leaks import LeakCounter, listening_ports
+from tests.leaks import cgroups as all_cgroups
 
 Result = TypeVar("Result")
 
@@ -201,7 +202,9 @@ class Footprint:
     @classmethod
     def take(cls, stack: Stack, workspace: Workspace) -> "Footprint":
         identity = workspace["id"]
-        cgroups = tuple(path for path in Path("/sys/fs/cgroup").glob(f"**/tclone-*/{identity}") if _is_of(path, stack))
+        # Groups of others come and go meanwhile, which Path.glob does not bear.
+        named = (path for path in map(Path, sorted(all_cgroups())) if path.name == identity and path.parent.name.startswith("tclone-"))
+        cgroups = tuple(path for path in named if _is_of(path, stack))
         pids = {int(pid) for path in cgroups for file in path.glob("**/cgroup.procs") for pid in file.read_text().split()}
         processes = tuple(psutil.Process(pid) for pid in sorted(pids))
         run, data = stack.config.run, stack.config.data
