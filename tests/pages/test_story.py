@@ -25,7 +25,7 @@ async def test_launch_fork_and_discard(page: Page, engine: FakeEngine, front: Fr
     await page.get_by_role("radio", name="2", exact=True).check()
     await page.locator("dialog button[type=submit]").click()
     await expect(page.locator("article.tile")).to_have_count(3)
-    await expect(page.locator(".toast").last).to_contain_text(re.compile("paused 284 ms.*usable after 348 ms"))
+    await expect(page.locator(".toast").last).to_contain_text(re.compile(r"paused 284\s*ms.*usable after 348\s*ms"))
     await page.get_by_role("button", name="All live").click()
     await expect(page.locator("article.tile iframe")).to_have_count(3)
     for workspace in ("ws-1", "ws-2", "ws-3"):
