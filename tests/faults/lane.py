@@ -89,6 +89,15 @@ class Lane:
     async def __aenter__(self) -> "Lane":
         build(self.programs)
         await self.harness.__aenter__()
+        try:
+            await self._begin()
+        except BaseException:
+            await self.harness.__aexit__(*sys.exc_info())
+            raise
+        return self
+
+    async def _begin(self) -> None:
+        """Start the workspace, and count what there is to be hit."""
         image = self.harness.import_root(None, [self.programs / "still"])
         self.source = await self.harness.launch(image, ["/fidelity/still"], _ENVIRONMENT)
         deadline = time.monotonic() + _READY_SECONDS
@@ -107,7 +116,6 @@ class Lane:
         for kind in ("errno", "restore"):
             self.totals[kind] = await self._count(kind)
         self.totals["kill"] = self.totals["first"] = self.totals["errno"]
-        return self
 
     async def __aexit__(self, *error: object) -> None:
         await self.harness.__aexit__(*error)
