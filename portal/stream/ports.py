@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 from collections.abc import Callable
@@ -11,15 +10,14 @@ from typing import Any
 
 from engine.errors import EngineError
 from engine.network.relay import relay_sockets
+from portal.accepting import Acceptor
 from portal.stream.workspaces import Descriptors
 
 _log = logging.getLogger(__name__)
 
 # A workspace that accepts without reading must not eat the process's descriptors: each connection costs two.
 _CONNECTIONS_PER_PORT = 512
-_ACCEPT_PAUSE = 0.2
 _RETRY_SECONDS = 0.5
-_PASSING = frozenset({errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 # Workspace, container port, host port.
 Key = tuple[str, int, int]
@@ -31,28 +29,21 @@ class PublishedPort:
     def __init__(self, key: Key, descriptors: Descriptors, on_dead: Callable[[], None]) -> None:
         self.key = key
         self._descriptors = descriptors
-        self._on_dead = on_dead
         self._connections: set[asyncio.Task[None]] = set()
-        self._listener: socket.socket | None = None
+        self._acceptor = Acceptor(self._accepted, on_dead, lambda: len(self._connections) >= _CONNECTIONS_PER_PORT)
         self.connected = 0
 
     @property
     def listening(self) -> bool:
-        return self._listener is not None
+        return self._acceptor.listening
 
     async def listen(self) -> None:
         """Fetch the listener from the engine and begin to accept. Raises EngineError, OSError."""
-        sock = await self._descriptors.listener(self.key[0], self.key[1])
-        sock.setblocking(False)
-        self._listener = sock
-        self._watch()
+        self._acceptor.listen(await self._descriptors.listener(self.key[0], self.key[1]))
 
     def stop_listening(self) -> None:
-        """Give the listener back; connections go on. A new engine cannot bind a port that is still held here."""
-        sock, self._listener = self._listener, None
-        if sock is not None:
-            asyncio.get_running_loop().remove_reader(sock)
-            sock.close()
+        """Give the listener back; connections go on."""
+        self._acceptor.stop()
 
     async def close(self) -> None:
         """End everything; connections are reset."""
@@ -61,38 +52,14 @@ class PublishedPort:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
-    def _watch(self) -> None:
-        """Accept again, after a pause or a connection's end."""
-        if self._listener is not None and len(self._connections) < _CONNECTIONS_PER_PORT:
-            asyncio.get_running_loop().add_reader(self._listener, self._accept)
-
-    def _accept(self) -> None:
-        """Take one client. Not `loop.sock_accept`: cancelled at the wrong moment, that loses an accepted socket."""
-        loop = asyncio.get_running_loop()
-        assert self._listener is not None
-        try:
-            client, _ = self._listener.accept()
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as exc:
-            loop.remove_reader(self._listener)
-            if exc.errno in _PASSING:
-                loop.call_later(_ACCEPT_PAUSE, self._watch)
-                return
-            # EINVAL: the engine shut the listener down, because the workspace goes or the engine starts anew.
-            _log.debug("port %d of %s: %s", self.key[1], self.key[0], exc)
-            self.stop_listening()
-            self._on_dead()
-            return
-        task = loop.create_task(self._serve(client))
+    def _accepted(self, client: socket.socket) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(client))
         self._connections.add(task)
         task.add_done_callback(self._forget)
-        if len(self._connections) >= _CONNECTIONS_PER_PORT:
-            loop.remove_reader(self._listener)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._connections.discard(task)
-        self._watch()
+        self._acceptor.watch()
         if not task.cancelled() and task.exception() is not None:
             _log.error("port %d of %s", self.key[1], self.key[0], exc_info=task.exception())
 
