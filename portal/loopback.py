@@ -21,8 +21,7 @@ class Loopback:
     `on_dead` is called when the listener was shut down by somebody else.
     """
 
-    def __init__(self, workspace: str, runner: web.AppRunner, on_dead: Callable[[], None]) -> None:
-        self.workspace = workspace
+    def __init__(self, runner: web.AppRunner, on_dead: Callable[[], None]) -> None:
         self._runner = runner
         self._acceptor = Acceptor(self._accepted, on_dead)
         self._connecting: set[asyncio.Task[Any]] = set()

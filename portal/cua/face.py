@@ -51,7 +51,7 @@ class _Open:
     def __init__(self, workspace: str, address: str, runner: web.AppRunner) -> None:
         self.workspace = workspace
         self.address = address
-        self.server = Loopback(workspace, runner, lambda: None)
+        self.server = Loopback(runner, lambda: None)
         self.watch: asyncio.Task[None] | None = None
 
     def public(self) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from typing import Any
 from engine.errors import EngineError
 from engine.network.relay import relay_sockets
 from portal.accepting import Acceptor
+from portal.listeners import Listeners
 from portal.stream.workspaces import Descriptors
 
 _log = logging.getLogger(__name__)
 
 # A workspace that accepts without reading must not eat the process's descriptors: each connection costs two.
 _CONNECTIONS_PER_PORT = 512
-_RETRY_SECONDS = 0.5
 
 # Workspace, container port, host port.
 Key = tuple[str, int, int]
@@ -37,9 +37,9 @@ class PublishedPort:
     def listening(self) -> bool:
         return self._acceptor.listening
 
-    async def listen(self) -> None:
-        """Fetch the listener from the engine and begin to accept. Raises EngineError, OSError."""
-        self._acceptor.listen(await self._descriptors.listener(self.key[0], self.key[1]))
+    def listen(self, listener: socket.socket) -> None:
+        """Accept on it from now on; it is closed with this."""
+        self._acceptor.listen(listener)
 
     def stop_listening(self) -> None:
         """Give the listener back; connections go on."""
@@ -90,72 +90,36 @@ class PublishedPorts:
 
     def __init__(self, descriptors: Descriptors) -> None:
         self._descriptors = descriptors
-        self._ports: dict[Key, PublishedPort] = {}
-        self._wanted: set[Key] = set()
-        self._engine_lost = False
-        self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._listeners: Listeners[Key, PublishedPort] = Listeners(self._make, lambda key: descriptors.listener(key[0], key[1]))
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._reconcile_for_ever())
+        self._listeners.start()
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        await asyncio.gather(*(port.close() for port in self._ports.values()))
-        self._ports.clear()
+        await self._listeners.close()
 
     def want(self, workspaces: dict[str, dict[str, Any]]) -> None:
         """Set what has to be open. A host port that changed counts as another one."""
-        wanted = {
-            (workspace, int(container), int(host))
-            for workspace, item in workspaces.items()
-            for container, host in (item.get("ports") or {}).items()
-            if host
-        }
-        if wanted != self._wanted:
-            self._wanted = wanted
-            self._changed.set()
+        self._listeners.want(
+            {
+                (workspace, int(container), int(host))
+                for workspace, item in workspaces.items()
+                for container, host in (item.get("ports") or {}).items()
+                if host
+            }
+        )
 
     def engine_lost(self) -> None:
         """The engine that owned the listeners is gone: give them back and fetch new ones. Connections go on."""
-        self._engine_lost = True
-        self._changed.set()
+        self._listeners.engine_lost()
 
     def counts(self) -> dict[str, int]:
+        ports = self._listeners.servers.values()
         return {
-            "ports": sum(port.listening for port in self._ports.values()),
-            "ports_wanted": len(self._wanted),
-            "port_connections": sum(port.connected for port in self._ports.values()),
+            "ports": sum(port.listening for port in ports),
+            "ports_wanted": len(self._listeners.wanted),
+            "port_connections": sum(port.connected for port in ports),
         }
 
-    async def _reconcile_for_ever(self) -> None:
-        while True:
-            self._changed.clear()
-            complete = await self._reconcile()
-            try:
-                await asyncio.wait_for(self._changed.wait(), None if complete else _RETRY_SECONDS)
-            except TimeoutError:
-                continue
-
-    async def _reconcile(self) -> bool:
-        """Close what is not wanted, open what is missing. False when something has to be tried again."""
-        if self._engine_lost:
-            self._engine_lost = False
-            for port in self._ports.values():
-                port.stop_listening()
-        unwanted = [self._ports.pop(key) for key in self._ports.keys() - self._wanted]
-        await asyncio.gather(*(port.close() for port in unwanted))
-        for key in self._wanted - self._ports.keys():
-            self._ports[key] = PublishedPort(key, self._descriptors, self._changed.set)
-        complete = True
-        for port in list(self._ports.values()):
-            if port.listening:
-                continue
-            try:
-                await port.listen()
-            except (EngineError, OSError, TimeoutError) as exc:
-                _log.debug("listener of port %d of %s: %s", port.key[1], port.key[0], exc)
-                complete = False
-        return complete
+    async def _make(self, key: Key, on_dead: Callable[[], None]) -> PublishedPort:
+        return PublishedPort(key, self._descriptors, on_dead)

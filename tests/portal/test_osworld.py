@@ -444,7 +444,7 @@ async def test_only_so_many_connections_are_held() -> None:
     app.router.add_get("/", hello)
     runner = web.AppRunner(app, access_log=None, handle_signals=False)
     await runner.setup()
-    server = Loopback("ws-1", runner, lambda: None)
+    server = Loopback(runner, lambda: None)
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     server.listen(listener)
