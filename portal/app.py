@@ -32,9 +32,9 @@ from portal.api.tokens import Tokens
 from portal.api.users import Users
 from portal.api.workspaces import Workspaces
 from portal.builds import Builds
-from portal.channels import Channels
-from portal.commands import Commands
-from portal.cua.commands import Commands as CuaCommands
+from portal.command_sockets import CommandSockets
+from portal.control_sockets import ControlSockets
+from portal.cua.computer_server import ComputerServer
 from portal.cua.face import Cua
 from portal.database import Database
 from portal.e2b.face import E2b
@@ -66,7 +66,7 @@ from portal.rates import Rates
 from portal.routes import LONGEST_BODY, Router
 from portal.settings import Settings, SettingsStore
 from portal.sessions import ABSOLUTE_SECONDS, IDLE_SECONDS, Session
-from portal.terminal import Terminals
+from portal.terminal_sockets import TerminalSockets
 from portal.tickets import Tickets
 from portal.tracing import Tracing
 from portal.viewers import Viewers
@@ -124,11 +124,12 @@ class Control:
         self._events = Events(self.feed, self.owners, self.access.endings)
         self._mcp = Mcp(self.identity, places.control_socket)
         self._rates = rates
-        cua = CuaCommands(self._actions, self.node, self._inside, self._router, rates)
-        self._cua = Cua(cua, self.identity, self._router, self.access.endings, self.feed)
-        self._terminals = Terminals(self._inside, self.access.endings, self.identity, self._router)
-        self._commands = Commands(self._inside, self.access.endings, self.identity, self._router, rates)
-        self._channels = Channels(self._actions, self.node, self.feed, self.leases, self.access.endings, self.identity, self._router)
+        computer = ComputerServer(self._actions, self.node, self._inside, self._router, rates)
+        self._cua = Cua(computer, self.identity, self._router, self.access.endings, self.feed)
+        terminals = TerminalSockets(self._inside, self.access.endings, self.identity, self._router)
+        commands = CommandSockets(self._inside, self.access.endings, self.identity, self._router, rates)
+        controls = ControlSockets(self._actions, self.node, self.feed, self.leases, self.access.endings, self.identity, self._router)
+        self._sockets = (terminals, commands, controls)
         self.private = Private(self.access, self.owners, self.tickets, self.viewers).application()
         provider = oidc.settings(config)
         self._provider = oidc.Provider(provider) if provider is not None else None
@@ -152,10 +153,12 @@ class Control:
         parts = [logins, workspaces, control, Images(self.builds), administration, operations, *inside]
         parts += [Account(self.access, passwords, self.tickets), Users(self.access, passwords, self.quotas), Tokens(self.access), shares]
         routes = [route for part in parts for route in part.routes()]
-        operations.describe(routes, [part.route() for part in (self._terminals, self._commands, self._channels)])
+        operations.describe(routes, [part.route() for part in self._sockets])
         for part in (logins, by_provider, shares, operations, self._cua):
             app.add_routes(part.open_routes())
-        app.add_routes([*pages.routes(), *self._live.routes(), *self._mcp.routes(), *self._terminals.routes(), *self._commands.routes(), *self._channels.routes(), *files.form_routes()])
+        for part in (pages, self._live, self._mcp, *self._sockets):
+            app.add_routes(part.routes())
+        app.add_routes(files.form_routes())
         app.add_routes(self._router.bind(routes))
         self._e2b = E2b(
             self.identity, places.sandbox_key, self.node, self._inside, self._router, owners=self.owners, lifetimes=self.lifetimes, workspaces=workspaces,
@@ -172,7 +175,7 @@ class Control:
         return account is not None and account.role is Role.ADMIN
 
     async def _close_pages(self, _: web.Application) -> None:
-        closing = (self._live, self._mcp, self._terminals, self._commands, self._channels, self._events, self._e2b, self._cua)
+        closing = (self._live, self._mcp, *self._sockets, self._events, self._e2b, self._cua)
         await asyncio.gather(*(part.close() for part in closing))
 
     async def open(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.errors import EngineError
+
 
 class PortalError(Exception):
     """Base of every refusal the portal makes itself. `code` and `status` are what the browser sees, and `more` beside the message: `field`, when one
@@ -106,3 +108,11 @@ class TimedOut(PortalError):
 def error_body(code: str, message: str, **more: Any) -> dict[str, dict[str, Any]]:
     """The body of every error, in the engine API's shape; `more` is what a program can read of it."""
     return {"error": {"code": code, "message": message, **more}}
+
+
+def refusal_body(error: PortalError | EngineError) -> dict[str, dict[str, Any]]:
+    """The body of a refusal where there are no headers, as over a WebSocket: when to try again, in seconds, stands in it."""
+    if isinstance(error, EngineError):
+        return {"error": error.to_wire()}
+    after = {"retry_after": round(error.retry_after, 2)} if error.retry_after else {}
+    return error_body(error.code, error.message, **error.more, **after)

@@ -8,7 +8,7 @@ from aiohttp import WSCloseCode, web
 
 from portal.endings import Queue as Endings
 from portal.endings import until
-from portal.errors import LoginNeeded, TooMany
+from portal.errors import TooMany
 from portal.feed import Event, Feed, Queue
 from portal.identity import Identity
 from portal.leases import Leases
@@ -46,12 +46,7 @@ class Live:
         return await self._sockets.serve(request, self._greeted)
 
     async def _greeted(self, request: web.Request, socket: web.WebSocketResponse, hello: dict[str, Any]) -> None:
-        try:
-            principal = self._identity.of_socket(request, hello.get("key"))
-        except LoginNeeded:
-            await socket.send_json({"type": "ended"})
-            await socket.close()
-            return
+        principal = self._identity.of_socket(request, hello.get("key"))
         since = hello.get("since")
         try:
             with self._open.another(principal.user):

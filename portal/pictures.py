@@ -15,7 +15,7 @@ from engine.client import Screenshot
 from engine.errors import BadRequest, EngineError, NotFound
 from engine.screen import FEWEST_BYTES, MOST_BYTES
 from portal.bodies import Body
-from portal.errors import PortalError, error_body
+from portal.errors import PortalError, refusal_body
 from portal.node import Node
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Pictures:
         except ConnectionError:
             pass  # the program has gone: whoever reads from it notices
         except (PortalError, EngineError) as error:
-            await self._socket.send_json({"type": "unwatched", **error_body(error.code, error.message)})
+            await self._socket.send_json({"type": "unwatched", **refusal_body(error)})
         except Exception:  # noqa: BLE001 - nobody awaits this task
             log.exception("pictures of %s failed", self._workspace)
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 
-from portal.errors import TooMany
+from engine.errors import EngineError
+from portal.errors import LoginNeeded, PortalError, TooMany, refusal_body
 
 _HELLO_SECONDS = 5.0
 _PING_SECONDS = 20.0
@@ -31,7 +32,8 @@ class Sockets:
     async def serve(self, request: web.Request, serve: Serve) -> web.WebSocketResponse:
         """Take the socket and hand it to `serve` with its hello, which has the session key; one without a hello is closed.
 
-        That the client has gone is no error.
+        What `serve` raises is the last message: {"type":"ended"} for LoginNeeded, {"type":"error","error":{…}} for other refusals. That the client
+        has gone is no error.
         """
         socket = web.WebSocketResponse(heartbeat=_PING_SECONDS, max_msg_size=self._longest, compress=self._compress)
         await socket.prepare(request)
@@ -41,7 +43,7 @@ class Sockets:
             if hello is None:
                 await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"the first message must be a hello")
             else:
-                await serve(request, socket, hello)
+                await _served(serve, request, socket, hello)
         except ConnectionError:
             pass
         finally:
@@ -99,6 +101,21 @@ def object_in(message: WSMessage) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+async def last(socket: web.WebSocketResponse, message: dict[str, Any]) -> None:
+    """Send a message after which there is nothing more to say."""
+    await socket.send_json(message)
+    await socket.close()
+
+
+async def _served(serve: Serve, request: web.Request, socket: web.WebSocketResponse, hello: dict[str, Any]) -> None:
+    try:
+        await serve(request, socket, hello)
+    except LoginNeeded:
+        await last(socket, {"type": "ended"})
+    except (EngineError, PortalError) as error:
+        await last(socket, {"type": "error", **refusal_body(error)})
 
 
 async def _hello_of(socket: web.WebSocketResponse) -> dict[str, Any] | None:

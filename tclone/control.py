@@ -161,10 +161,12 @@ async def opened(transport: Transport, workspace: str) -> AsyncIterator[Control]
     """A control socket. Raises TCloneError."""
     async with transport.socket(f"{PREFIX}/workspaces/{workspace}/control", {}) as socket:
         first = await socket.receive()
-        if not isinstance(first, dict) or first.get("type") != "ready":
-            raise of_wire(first.get("error") if isinstance(first, dict) else None)
         control = Control(socket, workspace)
-        control._hear(first)
+        if isinstance(first, dict):
+            control._hear(first)
+            control._check()
+        if not isinstance(first, dict) or first.get("type") != "ready":
+            raise of_wire(None)
         reading = asyncio.create_task(control._read(), name=f"control socket of {workspace}")
         try:
             yield control

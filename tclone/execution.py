@@ -61,7 +61,7 @@ class Process:
         elif kind == "ended":
             raise LoginNeeded("the token has expired or was revoked", code="login")
         elif kind == "error":
-            raise of_wire(message)
+            raise of_wire(message.get("error"))
 
 
 @contextlib.asynccontextmanager

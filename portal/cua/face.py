@@ -13,7 +13,7 @@ from aiohttp import WSMsgType, web
 
 from portal import audit
 from portal.bodies import Body
-from portal.cua.commands import LARGEST, VERSION, Commands
+from portal.cua.computer_server import LARGEST, VERSION, ComputerServer
 from portal.endings import Endings, until
 from portal.errors import Conflicting, Malformed, NotThere, PortalError, error_body
 from portal.feed import Feed, Queue
@@ -61,8 +61,8 @@ class _Open:
 class Cua:
     """`/cmd` and `/status` of the portal, and `/workspaces/{id}/cua`, which opens a loopback address. `close` after."""
 
-    def __init__(self, commands: Commands, identity: Identity, router: Router, endings: Endings, feed: Feed, port: int = PORT) -> None:
-        self._commands = commands
+    def __init__(self, computer: ComputerServer, identity: Identity, router: Router, endings: Endings, feed: Feed, port: int = PORT) -> None:
+        self._computer = computer
         self._identity = identity
         self._router = router
         self._endings = endings
@@ -105,7 +105,7 @@ class Cua:
             message = None
         except Malformed as error:
             return _line({"success": False, "error": error.message})
-        return _line(await self._commands.run(call, message))
+        return _line(await self._computer.run(call, message))
 
     # Loopback
 
@@ -144,7 +144,7 @@ class Cua:
             async for message in talk:
                 if message.type is WSMsgType.TEXT:
                     try:
-                        answer = await self._commands.run(call(request), _parsed(message.data))
+                        answer = await self._computer.run(call(request), _parsed(message.data))
                     except PortalError as error:
                         answer = {"success": False, "error": error.message, "code": error.code}
                     await talk.send_json(answer)

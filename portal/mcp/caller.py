@@ -201,7 +201,8 @@ def _is_last(message: dict[str, Any], done: Ended) -> bool:
             done.status = int(message["code"])
             return True
         case "error":
-            raise Refused(0, _told_of_branch(f"{message.get('message')} ({message.get('code')})"))
+            error = message["error"]
+            raise Refused(0, _told_of_branch(f"{error['message']} ({error['code']})"))
         case "ended":
             raise Refused(401, "the token is unknown, has expired or was revoked")
     return False

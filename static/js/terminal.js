@@ -110,7 +110,7 @@ export class TerminalPanel {
         toLogin();
         return;
       }
-      this.#note.say(last?.type === "exit" ? words.exit(last.code) : (last?.message ?? words.lost), last?.type === "exit" ? "" : "error");
+      this.#note.say(last?.type === "exit" ? words.exit(last.code) : (last?.error?.message ?? words.lost), last?.type === "exit" ? "" : "error");
       this.#again.hidden = false;
       this.#terminal.write("\r\n");
     });

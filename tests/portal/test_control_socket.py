@@ -12,8 +12,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from portal import channel
-from portal.channel import MOST_WAITING
+from portal import control_session
+from portal.control_session import MOST_WAITING
 from portal.pictures import WINDOW
 from tests.portal.conftest import PATIENCE, Client, Portal
 from tests.portal.fake_engine import FakeEngine
@@ -161,7 +161,7 @@ async def test_more_than_may_wait_is_refused(agent: Client, engine: FakeEngine) 
 
 
 async def test_more_bytes_than_may_wait_are_refused(agent: Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "MOST_WAITING_BYTES", 2000)
+    monkeypatch.setattr(control_session, "MOST_WAITING_BYTES", 2000)
     engine.behaviour = "slow"
     async with control(agent) as socket:
         await told(socket, "ready")

@@ -185,7 +185,7 @@ async def test_a_terminal_wants_the_session_key_and_a_page_of_the_portal(client:
     async with client.socket("/api/v1/workspaces/ws-99/terminal") as socket:
         await socket.send_json(await hello(client))
         (answer,) = await answers(socket)
-        assert answer["type"] == "error" and answer["code"] == "not_found"
+        assert answer["type"] == "error" and answer["error"]["code"] == "not_found"
     with pytest.raises(aiohttp.WSServerHandshakeError):
         async with client.socket(f"{ONE}/terminal", Origin="https://ws-1.tclone.localhost:8443"):
             pass
@@ -221,10 +221,10 @@ async def test_a_programs_terminal_ends_when_a_person_takes_control(client: Clie
         assert (await client.request("POST", f"{ONE}/lease", {})).status == 200
         await socket.send_bytes(b"after")
         (last,) = await answers(socket)
-    assert (last["type"], last["code"]) == ("error", "held") and "held by admin" in last["message"]
+    assert (last["type"], last["error"]["code"]) == ("error", "held") and "held by admin" in last["error"]["message"]
     async with client.socket(f"{ONE}/terminal") as socket:
         await socket.send_json(await hello(client))
-        assert (await answers(socket))[0]["code"] == "held"
+        assert (await answers(socket))[0]["error"]["code"] == "held"
     assert len(engine.inside.shells) == 1
 
 
@@ -246,6 +246,6 @@ async def test_too_many_terminals_are_refused(client: Client) -> None:
         await socket.send_json(await hello(client))
     first = [await socket.receive_json() for socket in opened]
     assert [message["type"] for message in first].count("ready") == 16
-    assert [message.get("code") for message in first].count("limit") == 1
+    assert [message["error"]["code"] for message in first if message["type"] == "error"] == ["limit"]
     for socket in sockets:
         await socket.__aexit__(None, None, None)

@@ -135,6 +135,17 @@ async def test_a_token_that_is_none_or_has_ended(reach: dict[str, Any], engine: 
             await client.me()
     reader = await token_of(person, "read")
     engine.add()
+    once = await token_of(person, "control")
+    async with aio.Client(**{**reach, "token": once}) as client:
+        desk = await client.workspace("ws-1")
+        newest = max(await (await person.request("GET", "/api/v1/tokens")).json(), key=lambda token: token["created"])
+        assert (await person.request("DELETE", f"/api/v1/tokens/{newest['id']}")).status == 204
+        with pytest.raises(tclone.LoginNeeded, match="expired or was revoked"):
+            async with desk.control():
+                pass
+        with pytest.raises(tclone.LoginNeeded, match="expired or was revoked"):
+            async with desk.start(["true"]) as process:
+                await process.status()
     async with aio.Client(**{**reach, "token": reader}) as client:
         assert (await client.me())["scopes"] == ["read"]
         desk = await client.workspace("ws-1")

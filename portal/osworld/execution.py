@@ -66,7 +66,7 @@ class Script(_Body):
     working_dir: str | None = None
 
 
-class Commands:
+class Execution:
     """`/execute`, `/run_python`, `/run_bash_script`, `/setup/launch` of one workspace."""
 
     def __init__(self, ground: Ground, workspace: str, once: Once) -> None:

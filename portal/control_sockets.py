@@ -1,4 +1,4 @@
-"""`/workspaces/{id}/control`: a WebSocket for programs that act and look often. docs/reference/control-socket.md has its messages."""
+"""`/workspaces/{id}/control`: the WebSockets of programs that act and look often, and who may open one. docs/reference/control-socket.md has the messages."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from typing import Any
 
 from aiohttp import web
 
-from engine.errors import EngineError
 from portal.api.actions import Actions
-from portal.channel import Channel
+from portal.control_session import ControlSession
 from portal.endings import Endings
-from portal.errors import LoginNeeded, PortalError, error_body
 from portal.feed import Feed
 from portal.identity import Identity
 from portal.leases import Leases
@@ -20,8 +18,7 @@ from portal.routes import LONGEST_TEXT_BODY, PREFIX, Call, Router, SocketRoute
 from portal.sockets import Limited, Sockets
 
 
-
-class Channels:
+class ControlSockets:
     """Those that are open. The rules of the REST API hold for each action: scope, lease, rate, audit."""
 
     def __init__(self, actions: Actions, node: Node, feed: Feed, leases: Leases, endings: Endings, identity: Identity, router: Router) -> None:
@@ -49,23 +46,15 @@ class Channels:
         return await self._sockets.serve(request, self._greeted)
 
     async def _greeted(self, request: web.Request, socket: web.WebSocketResponse, hello: dict[str, Any]) -> None:
-        try:
-            principal = self._identity.of_socket(request, hello.get("key"))
-            identity = self._router.admit(request, principal, Scope.READ)
-            await self._channel(socket, Call(request, principal, identity, None))
-        except LoginNeeded:
-            await socket.send_json({"type": "ended"})
-            await socket.close()
-        except (EngineError, PortalError) as error:
-            more = error.more if isinstance(error, PortalError) else {}
-            await socket.send_json({"type": "error", **error_body(error.code, error.message, **more)})
-            await socket.close()
+        principal = self._identity.of_socket(request, hello.get("key"))
+        identity = self._router.admit(request, principal, Scope.READ)
+        await self._session(socket, Call(request, principal, identity, None))
 
-    async def _channel(self, socket: web.WebSocketResponse, call: Call) -> None:
+    async def _session(self, socket: web.WebSocketResponse, call: Call) -> None:
         workspace = call.workspace
         await self._node.workspace(workspace)
         with self._open.another(workspace):
             async with self._endings.watch() as ended, self._feed.watch(None) as events:
                 lease = self._leases.of(workspace)
                 await socket.send_json({"type": "ready", "workspace": workspace, "lease": lease.public() if lease else None})
-                await Channel(socket, call, self._actions, self._node).serve(ended, events)
+                await ControlSession(socket, call, self._actions, self._node).serve(ended, events)

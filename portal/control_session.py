@@ -14,7 +14,7 @@ from portal.api.actions import Actions, Acts
 from portal.bodies import Body, checked, decoded
 from portal.endings import Queue as Ended
 from portal.endings import until
-from portal.errors import Malformed, PortalError, TooMany, error_body
+from portal.errors import Malformed, PortalError, TooMany, refusal_body
 from portal.feed import Queue as Events
 from portal.node import Node
 from portal.pictures import Pictures, Watch
@@ -48,7 +48,7 @@ class Nothing(Body):
     """A message without fields."""
 
 
-class Channel:
+class ControlSession:
     """Serves one program. `serve` returns when it or its right has gone, with nothing left pressed."""
 
     def __init__(self, socket: web.WebSocketResponse, call: Call, actions: Actions, node: Node) -> None:
@@ -152,11 +152,8 @@ class Channel:
 
     async def _refuse(self, identity: str | None, error: PortalError | EngineError) -> None:
         """Nothing was done, and why. Without an id: a message that was none."""
-        more: dict[str, Any] = {}
-        if isinstance(error, PortalError):
-            more = error.more | ({"retry_after": round(error.retry_after, 2)} if error.retry_after else {})
         told = {"type": "refused", "id": identity} if identity is not None else {"type": "error"}
-        await self._socket.send_json({**told, **error_body(error.code, error.message, **more)})
+        await self._socket.send_json({**told, **refusal_body(error)})
 
     async def _tell(self, events: Events) -> None:
         """Who has control, when that changes; ends when the workspace has gone."""

@@ -1,4 +1,4 @@
-"""The WebSocket of a command that a program runs inside a workspace: input and both outputs as they come, and its exit status."""
+"""Commands that programs run inside a workspace over a WebSocket: input and both outputs as they come, and the exit status."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from portal.bodies import Body, checked
 from portal.endings import Endings
 from portal.identity import Identity
 from portal.inside import Inside
-from portal.joined import Joined
+from portal.exec_sockets import ExecSockets
 from portal.principal import Principal
 from portal.rates import Rates
 from portal.routes import Router
@@ -39,7 +39,7 @@ class Run(Body):
     cols: Cells = 80
 
 
-class Commands(Joined):
+class CommandSockets(ExecSockets):
     """`/workspaces/{id}/exec`. The hello has the fields of Run. The first byte of binary messages is 0 for input, 1 for stdout, 2 for
     stderr, as in the engine's API; {"stdin":"eof"} ends the input."""
 

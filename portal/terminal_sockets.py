@@ -1,4 +1,4 @@
-"""The WebSocket behind a terminal in a workspace's page: a shell of the desktop's user."""
+"""The WebSockets behind the terminals in workspaces' pages: each a shell of the desktop's user."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from aiohttp import web
 
 from engine.client import ExecSession
 from portal import audit
-from portal.joined import Joined, size_of
+from portal.exec_sockets import ExecSockets, size_of
 from portal.principal import Principal
 
 
-class Terminals(Joined):
+class TerminalSockets(ExecSockets):
     """`/workspaces/{id}/terminal`. The hello has `rows` and `cols`; binary messages are what is typed and what the terminal shows."""
 
     word = "terminal"

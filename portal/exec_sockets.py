@@ -1,4 +1,4 @@
-"""WebSockets that are joined to a command inside a workspace, which ends with them and with the right that opened them."""
+"""What terminals and commands over a WebSocket have in common: a command inside a workspace that ends with its socket and with the right that opened it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from typing import Any
 from aiohttp import WSMsgType, web
 
 from engine.client import ExecSession
-from engine.errors import EngineError
 from portal.endings import Endings, until
-from portal.errors import LoginNeeded, PortalError
+from portal.errors import error_body
 from portal.identity import Identity
 from portal.inside import Inside
 from portal.principal import Principal, Scope
 from portal.routes import PREFIX, Router, SocketRoute
-from portal.sockets import Limited, Sockets, object_in, side_by_side
+from portal.sockets import Limited, Sockets, last, object_in, side_by_side
 
 _LONGEST_MESSAGE = 1 << 20
 _LARGEST = 1000
 
 
-class Joined(abc.ABC):
-    """One kind of them, at `/workspaces/{id}/<word>`; `noun` is what refusals call one.
+class ExecSockets(abc.ABC):
+    """One kind of them (portal.terminal_sockets, portal.command_sockets), at `/workspaces/{id}/<word>`; `noun` is what refusals call one.
 
     First message of the client: {"type":"hello","key"?,…}, then what is typed and {"resize":[rows,cols]}. To the client: {"type":"ready"}, output,
-    and last {"type":"exit","code"}, {"type":"error","code","message"} or {"type":"ended"} (the right is over).
+    and last {"type":"exit","code"}, {"type":"error","error":{…}} or {"type":"ended"} (the right is over).
     """
 
     word: str
@@ -73,15 +72,9 @@ class Joined(abc.ABC):
         return await self._sockets.serve(request, self._greeted)
 
     async def _greeted(self, request: web.Request, socket: web.WebSocketResponse, hello: dict[str, Any]) -> None:
-        try:
-            principal = self._identity.of_socket(request, hello.get("key"))
-            identity = self._router.admit(request, principal, Scope.CONTROL, acts=True)
-            await self._session(socket, identity, principal, hello)
-        except LoginNeeded:
-            await _last(socket, {"type": "ended"})
-        except (EngineError, PortalError) as error:
-            more = error.more if isinstance(error, PortalError) else {}
-            await _last(socket, {**more, "type": "error", "code": error.code, "message": error.message})
+        principal = self._identity.of_socket(request, hello.get("key"))
+        identity = self._router.admit(request, principal, Scope.CONTROL, acts=True)
+        await self._session(socket, identity, principal, hello)
 
     async def _session(self, socket: web.WebSocketResponse, identity: str, principal: Principal, hello: dict[str, Any]) -> None:
         with self._open.another(identity):
@@ -90,9 +83,9 @@ class Joined(abc.ABC):
                 typed = self._input(socket, session, lambda: self._router.act(principal, identity))
                 async with side_by_side(self.output(socket, session), typed, until(principal.grant, ended)) as (shown, typing, right):
                     if right.done() and not socket.closed:
-                        await _last(socket, {"type": "ended"} if right.result() else {"type": "error", "message": "the portal restarts"})
+                        await last(socket, {"type": "ended"} if right.result() else {"type": "error", **error_body("unavailable", "the portal restarts")})
                     elif shown.done():
-                        await _last(socket, {"type": "exit", "code": shown.result()})
+                        await last(socket, {"type": "exit", "code": shown.result()})
                     else:
                         typing.result()
 
@@ -113,8 +106,3 @@ def size_of(value: object) -> tuple[int, int] | None:
     if not all(isinstance(part, int) and not isinstance(part, bool) and 1 <= part <= _LARGEST for part in value):
         return None
     return value[0], value[1]
-
-
-async def _last(socket: web.WebSocketResponse, message: dict[str, Any]) -> None:
-    await socket.send_json(message)
-    await socket.close()

@@ -28,7 +28,7 @@ Params = dict[str, Any]
 Command = Callable[[Call, Params], Awaitable[dict[str, Any]]]
 
 
-class Commands:
+class ComputerServer:
     """`run` answers each command; what is wrong with it is an answer, too, as the client has no other way to hear of it."""
 
     def __init__(self, actions: Actions, node: Node, inside: Inside, router: Router, rates: Rates) -> None:
