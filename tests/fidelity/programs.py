@@ -27,7 +27,7 @@ def build(name: str, directory: Path) -> Path:
     """Compile one program into `directory` unless it is up to date there; returns the static binary."""
     source = SOURCES / f"{name}.c"
     binary = directory / name
-    newest = max(source.stat().st_mtime, (SOURCES / "fidelity.h").stat().st_mtime)
+    newest = max(path.stat().st_mtime for path in (source, *SOURCES.glob("*.h")))
     if binary.exists() and binary.stat().st_mtime > newest:
         return binary
     directory.mkdir(parents=True, exist_ok=True)

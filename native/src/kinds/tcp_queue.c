@@ -9,6 +9,7 @@
 #include "../descriptors.h"
 
 #include <errno.h>
+#include <linux/filter.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <sched.h>
@@ -118,15 +119,14 @@ int stream_read_unread(struct inet_socket *socket, struct error *err)
 
 struct keeper {
     int fd, reuse_address;
+    bool deafen;
     char *buffer;
     size_t room;
     ssize_t got;
 };
 
-/* Nothing in here may wait or be interrupted. Repair mode forgets SO_REUSEADDR. */
-static int keep(void *argument)
+static int read_send_queue(struct keeper *keeper)
 {
-    struct keeper *keeper = argument;
     int on = TCP_REPAIR_ON, off = TCP_REPAIR_OFF_NO_WP, queue = TCP_SEND_QUEUE;
     if (setsockopt(keeper->fd, IPPROTO_TCP, TCP_REPAIR, &on, sizeof on) < 0)
         return 1;
@@ -135,6 +135,26 @@ static int keep(void *argument)
     setsockopt(keeper->fd, IPPROTO_TCP, TCP_REPAIR, &off, sizeof off);
     setsockopt(keeper->fd, SOL_SOCKET, SO_REUSEADDR, &keeper->reuse_address, sizeof keeper->reuse_address);
     return 0;
+}
+
+/*
+ * Nothing in here may wait or be interrupted. Repair mode forgets SO_REUSEADDR.
+ *
+ * A packet that arrives in repair mode (the answer to a probe of the full window) would make the kernel count the whole queue as sent, though none
+ * of it was: it would go out at a retransmission, minutes later if the window has been full for minutes. So the socket hears nothing meanwhile. The
+ * peer's next packet says the same again.
+ */
+static int keep(void *argument)
+{
+    struct keeper *keeper = argument;
+    struct sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
+    struct sock_fprog program = { .len = 1, .filter = &nothing };
+    int none = 0;
+    bool deaf = keeper->deafen && setsockopt(keeper->fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0;
+    int status = read_send_queue(keeper);
+    if (deaf)
+        setsockopt(keeper->fd, SOL_SOCKET, SO_DETACH_FILTER, &none, sizeof none);
+    return status;
 }
 
 static int run_keeper(struct keeper *keeper, const struct inet_socket *socket, struct error *err)
@@ -165,8 +185,9 @@ static int read_undelivered(struct inet_socket *from, size_t size, struct error 
         return 1;
     if (ioctl(fd, SIOCOUTQ, &queued) < 0 || (size_t)queued < size || (unsigned)queued > QUEUE_MAXIMUM)
         return 0;
-    struct keeper keeper = { .fd = fd, .reuse_address = socket_number(fd, SO_REUSEADDR), .buffer = must_alloc((size_t)queued),
-                             .room = (size_t)queued };
+    /* A filter of the program's own stays: taking it away, if only for this, would let in what it keeps out. */
+    struct keeper keeper = { .fd = fd, .reuse_address = socket_number(fd, SO_REUSEADDR), .deafen = from->options.filter_count == 0,
+                             .buffer = must_alloc((size_t)queued), .room = (size_t)queued };
     int status = run_keeper(&keeper, from, err);
     if (status == 0 && keeper.got >= (ssize_t)size) {
         from->stream->undelivered = must_alloc(size);

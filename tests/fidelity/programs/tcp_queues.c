@@ -1,18 +1,14 @@
 /* TCP between two ends in the workspace: unread and undelivered bytes both ways, over every form of address; urgent data; dead connections. */
-#include "fidelity.h"
+#include "tcp_filled.h"
 
 #include <arpa/inet.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
-#include <sys/socket.h>
 
 #ifndef SIOCOUTQ
 #define SIOCOUTQ TIOCOUTQ
 #endif
 #define MANY 200
-#define FULL_MAXIMUM (64 << 20)
 
 struct pair { int client, server; };
 
@@ -101,27 +97,6 @@ static void expect_name(int fd, int peer, const char *text, uint16_t port)
           ntohs(got.v4.sin_port), text, port);
 }
 
-static unsigned char pattern(uint64_t at)
-{
-    return (unsigned char)(at * 2654435761u >> 24 ^ at >> 3);
-}
-
-/* Write until nothing more fits; returns how much did. */
-static uint64_t fill(int fd)
-{
-    static unsigned char block[65536];
-    uint64_t total = 0;
-    for (;;) {
-        for (size_t i = 0; i < sizeof block; i++)
-            block[i] = pattern(total + i);
-        ssize_t sent = send(fd, block, sizeof block, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (sent < 0 && errno == EAGAIN)
-            return total;
-        CHECK(sent > 0 && total < FULL_MAXIMUM, "filling: %s", strerror(errno));
-        total += (uint64_t)sent;
-    }
-}
-
 /*
  * The kernel enlarges a send buffer when the other side acknowledges something, if it must 0.2 s after the last byte: from 2.5 MB to 4 MB, and then a
  * connection that was full takes more, forked or not. One whose size was chosen stays, and so does this one: far more is queued than it allows.
@@ -130,22 +105,6 @@ static void hold_send_buffer(int fd)
 {
     int size = 128 << 10;
     MUST(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size));
-}
-
-static void drain(int fd, uint64_t total, const char *what)
-{
-    static unsigned char block[65536];
-    uint64_t at = 0;
-    while (at < total) {
-        struct pollfd state = { fd, POLLIN, 0 };
-        CHECK(poll(&state, 1, 20000) == 1, "%s: stuck at %lu of %lu", what, at, total);
-        ssize_t got = recv(fd, block, sizeof block, 0);
-        CHECK(got > 0, "%s: %zd at %lu of %lu: %s", what, got, at, total, strerror(errno));
-        for (ssize_t i = 0; i < got; i++)
-            CHECK(block[i] == pattern(at + (uint64_t)i), "%s: wrong byte at %lu of %lu", what, at + (uint64_t)i, total);
-        at += (uint64_t)got;
-    }
-    CHECK(at == total, "%s: %lu bytes instead of %lu", what, at, total);
 }
 
 int main(void)
@@ -161,12 +120,12 @@ int main(void)
     struct pair full = make_pair(v4, "127.0.0.1", 18201), both_full = make_pair(v6, "::1", 18203);
     int reuse = 1;
     MUST(setsockopt(full.client, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse));
-    uint64_t total = fill(full.client), up = fill(both_full.client), down = fill(both_full.server);
+    uint64_t total = tcp_fill(full.client, 0), up = tcp_fill(both_full.client, 0), down = tcp_fill(both_full.server, 0);
     hold_send_buffer(full.client);
     struct pair large = make_pair(v4, "127.0.0.1", 18201);
     int size = 8 << 20;
     MUST(setsockopt(large.server, SOL_SOCKET, SO_RCVBUF, &size, sizeof size));
-    uint64_t large_total = fill(large.client);
+    uint64_t large_total = tcp_fill(large.client, 0);
     struct pair urgent = make_pair(v4, "127.0.0.1", 18201);
     put(urgent.client, "before");
     MUST((int)send(urgent.client, "!", 1, MSG_OOB));
@@ -232,12 +191,12 @@ int main(void)
     MUST(getsockopt(full.client, IPPROTO_TCP, TCP_REPAIR, &repair, &option_size));
     MUST(getsockopt(full.client, SOL_SOCKET, SO_REUSEADDR, &reuse, &option_size));
     CHECK(repair == 0 && reuse == 1, "the fork has left traces: TCP_REPAIR is %d, SO_REUSEADDR %d", repair, reuse);
-    drain(full.server, total, "full");
+    tcp_drain(full.server, full.client, total, "full");
     check_both_ways(full, "flows");
-    drain(both_full.client, down, "full downwards");
-    drain(both_full.server, up, "full upwards");
+    tcp_drain(both_full.client, both_full.server, down, "full downwards");
+    tcp_drain(both_full.server, both_full.client, up, "full upwards");
     check_both_ways(both_full, "flows");
-    drain(large.server, large_total, "large");
+    tcp_drain(large.server, large.client, large_total, "large");
     check_both_ways(large, "flows");
     state = (struct pollfd){ urgent.server, POLLPRI, 0 };
     CHECK(poll(&state, 1, 0) == 1 && state.revents & POLLPRI, "no urgent data");
