@@ -32,7 +32,7 @@ _SPARE_BYTES = 256 << 20
 
 
 class FileRoutes:
-    """`GET|HEAD|PUT …/file`, `GET|DELETE …/files`, `POST …/directories`."""
+    """`GET|HEAD|PUT …/file`, `GET …/entry`, `GET|DELETE …/files`, `POST …/directories`."""
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
@@ -46,6 +46,7 @@ class FileRoutes:
             web.get(one + "/files", self._list),
             web.delete(one + "/files", self._remove),
             web.post(one + "/directories", self._make_directory),
+            web.get(one + "/entry", self._entry),
             web.get(one + "/file", self._read),
             web.put(one + "/file", self._write),
         ]
@@ -66,6 +67,10 @@ class FileRoutes:
     async def _list(self, request: web.Request) -> web.Response:
         workspace, path = self._workspace(request), path_of(request)
         return web.json_response(await self.in_thread(workspace, lambda: files.list_directory(workspace, path)))
+
+    async def _entry(self, request: web.Request) -> web.Response:
+        workspace, path = self._workspace(request), path_of(request)
+        return web.json_response(await self.in_thread(workspace, lambda: files.entry_at(workspace, path)))
 
     async def _make_directory(self, request: web.Request) -> web.Response:
         workspace, path = self._workspace(request), path_of(request)

@@ -216,6 +216,10 @@ class EngineClient:
         """A directory inside: {"path", "entries", "truncated", "home"}."""
         return await self._json("GET", _file_path(ref, "/files", path))
 
+    async def entry(self, ref: str, path: bytes | str) -> dict[str, Any]:
+        """What lies at a path, as its directory lists it; a link is not followed."""
+        return await self._json("GET", _file_path(ref, "/entry", path))
+
     async def make_directory(self, ref: str, path: bytes | str) -> dict[str, Any]:
         return await self._json("POST", _file_path(ref, "/directories", path))
 

@@ -106,6 +106,19 @@ def _entry(name: bytes, kind: str, status: os.stat_result | None) -> dict[str, A
     return entry
 
 
+def entry_at(workspace: Workspace, path: bytes) -> dict[str, Any]:
+    """The entry object of what lies at a path: of a link itself, not of what it leads to. Raises NotFound."""
+    with root_of(workspace) as root, explained(workspace, path):
+        if path == b"/":
+            return _entry(path, "directory", os.fstat(root))
+        directory, name = _split(path)
+        parent = openat2(root, os.fsdecode(directory), os.O_PATH | os.O_DIRECTORY, _INSIDE)
+        try:
+            return _with_goal(root, path, _look(parent, name))
+        finally:
+            os.close(parent)
+
+
 def list_directory(workspace: Workspace, path: bytes) -> dict[str, Any]:
     """The directory object of the API: at most MOST_ENTRIES entries, directories first."""
     with root_of(workspace) as root, explained(workspace, path):
@@ -114,13 +127,12 @@ def list_directory(workspace: Workspace, path: bytes) -> dict[str, Any]:
             names, truncated = _names(directory)
             entries, links = [], 0
             for name in names:
-                entry = _look(directory, name)
-                if entry is None:
-                    continue
-                if entry["kind"] == "link" and links < _MOST_LINKS:
-                    links += 1
-                    entry["leads_to"] = _leads_to(root, path + b"/" + name)
-                entries.append(entry)
+                try:
+                    entry = _look(directory, name)
+                except OSError:
+                    continue  # it went away meanwhile
+                links += entry["kind"] == "link"
+                entries.append(_with_goal(root, path + b"/" + name, entry) if links <= _MOST_LINKS else entry)
         finally:
             os.close(directory)
         home = os.fsencode(desktop_account(root).home)
@@ -140,22 +152,27 @@ def _names(directory: int) -> tuple[list[bytes], bool]:
     return sorted(names), False
 
 
-def _look(directory: int, name: bytes) -> dict[str, Any] | None:
-    """What lies at a name, without opening it; None when it went away meanwhile."""
+def _look(directory: int, name: bytes) -> dict[str, Any]:
+    """What lies at a name, without opening it. Raises OSError when there is nothing."""
     try:
         probe = openat2(directory, os.fsdecode(name), os.O_PATH | os.O_NOFOLLOW, _BELOW)
     except OSError as error:
-        return _entry(name, "mount", None) if error.errno == errno.EXDEV else None
+        if error.errno != errno.EXDEV:
+            raise
+        return _entry(name, "mount", None)
     try:
         status = os.fstat(probe)
         entry = _entry(name, kind_of(status.st_mode), status)
         if entry["kind"] == "link":
             entry["target"] = shown(os.fsencode(os.readlink("", dir_fd=probe)))
         return entry
-    except OSError:
-        return None
     finally:
         os.close(probe)
+
+
+def _with_goal(root: int, path: bytes, entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry, and for a link what it leads to."""
+    return {**entry, "leads_to": _leads_to(root, path)} if entry["kind"] == "link" else entry
 
 
 def _leads_to(root: int, path: bytes) -> str | None:

@@ -75,18 +75,11 @@ class Inside:
         return found
 
     async def entry(self, identity: str, path: bytes) -> dict[str, Any]:
-        """What is at an absolute path, as its directory lists it. Raises NotFound, also when what should be its directory is none."""
-        if path == b"/":
-            return {"name": "/", "encoded": "/", "kind": "directory", "size": 0, "mode": 0o755, "uid": 0, "gid": 0, "modified": 0}
-        parent, name = posixpath.split(path)
+        """What lies at an absolute path, as its directory lists it. Raises NotFound, also when what should be its directory is none."""
         try:
-            listed = (await self.list_files(identity, parent))["entries"]
+            return _object(await self._node.bounded(self._node.client.entry(identity, path)))
         except Conflict as error:
             raise NotFound(error.message) from None
-        for item in listed:
-            if unquote_to_bytes(str(item["encoded"])) == name:
-                return _object(item)
-        raise NotFound(f"there is no {path.decode(errors='replace')} in {identity}")
 
     async def home(self, identity: str) -> bytes:
         """That of the desktop's user, without a slash at its end."""

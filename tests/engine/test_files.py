@@ -99,6 +99,8 @@ async def test_directories_are_listed_made_and_removed(client: EngineClient, wor
         "sub": ("directory", None, None), "file": ("file", None, None), "way": ("link", "sub", "directory"),
         "lost": ("link", "/none", None), "pipe": ("fifo", None, None), "made": ("directory", None, None),
     }  # fmt: skip
+    for entry in found["entries"]:
+        assert await client.entry(workspace, f"/tmp/d/{entry['name']}") == entry
     assert not found["truncated"] and found["home"] == "/tmp" and found["path"] == "/tmp/d"
     assert [entry["name"] for entry in (await client.list_files(workspace, "/tmp/d/way"))["entries"]] == []
     with pytest.raises(Conflict, match="not empty"):
@@ -108,6 +110,8 @@ async def test_directories_are_listed_made_and_removed(client: EngineClient, wor
     await client.remove_file(workspace, "/tmp/d", recursive=True)
     with pytest.raises(NotFound):
         await client.list_files(workspace, "/tmp/d")
+    with pytest.raises(NotFound, match="there is no /tmp/d"):
+        await client.entry(workspace, "/tmp/d")
     root = {entry["name"]: entry["kind"] for entry in (await client.list_files(workspace, "/"))["entries"]}
     assert root["proc"] == root["dev"] == "mount" and root["etc"] == "directory"
 
@@ -133,8 +137,9 @@ async def test_special_files_and_other_mounts_are_refused_at_once(client: Engine
             await read(client, workspace, path)
         with pytest.raises(BadRequest, match="another mount"):
             await client.write_file(workspace, path, b"x", overwrite=True)
-    with pytest.raises(BadRequest, match="another mount"):
-        await client.list_files(workspace, "/proc")
+    for call in (client.list_files(workspace, "/proc"), client.entry(workspace, "/proc/1")):
+        with pytest.raises(BadRequest, match="another mount"):
+            await call
     with pytest.raises((BadRequest, Conflict)):
         await client.remove_file(workspace, "/dev", recursive=True)
     assert await sh(client, workspace, "test -c /dev/null && echo there") == "there\n"
@@ -143,7 +148,7 @@ async def test_special_files_and_other_mounts_are_refused_at_once(client: Engine
 
 @pytest.mark.parametrize("path", ["", "relative", "/a\0b", "/" + "x" * 5000])
 async def test_paths_that_are_none(client: EngineClient, workspace: str, path: str) -> None:
-    for call in (client.list_files(workspace, path), client.write_file(workspace, path, b""), client.make_directory(workspace, path)):
+    for call in (client.list_files(workspace, path), client.entry(workspace, path), client.write_file(workspace, path, b""), client.make_directory(workspace, path)):
         with pytest.raises(BadRequest):
             await call
 
@@ -161,6 +166,7 @@ async def test_names_are_bytes(client: EngineClient, workspace: str, name: bytes
     await client.make_directory(workspace, "/tmp/names")
     await client.write_file(workspace, path, name)
     (entry,) = (await client.list_files(workspace, "/tmp/names"))["entries"]
+    assert await client.entry(workspace, path) == entry
     assert entry["name"].isprintable() and entry["encoded"].isascii()
     assert unquote_to_bytes(entry["encoded"]) == name
     assert await read(client, workspace, path) == (200, name)
@@ -183,7 +189,7 @@ async def test_links_lead_nowhere_outside(client: EngineClient, workspace: str, 
         assert not isinstance(refused.value, Internal)
         for call in (
             client.write_file(workspace, f"/tmp/{link}/new", b"x"), client.make_directory(workspace, f"/tmp/{link}/new"),
-            client.remove_file(workspace, f"/tmp/{link}/secret"), client.list_files(workspace, f"/tmp/{link}"),
+            client.remove_file(workspace, f"/tmp/{link}/secret"), client.list_files(workspace, f"/tmp/{link}"), client.entry(workspace, f"/tmp/{link}/secret"),
         ):  # fmt: skip
             with pytest.raises(EngineError):
                 await call
@@ -203,7 +209,8 @@ async def test_directories_that_turn_into_links_meanwhile_lead_nowhere_outside(c
     await sh(client, workspace, "mkdir -p /tmp/race; echo mine > /tmp/race/passwd")
     await guest.start(client, workspace, guest.build("swap", tmp_path), str(outside), "/tmp/race")
     end = time.monotonic() + 6
-    done = dict.fromkeys(("read", "write", "list", "make", "remove"), 0)
+    done = dict.fromkeys(("read", "write", "list", "look", "make", "remove"), 0)
+    size = len("mine\n")
 
     async def one(what: str, number: int) -> None:
         if what == "read":
@@ -212,6 +219,8 @@ async def test_directories_that_turn_into_links_meanwhile_lead_nowhere_outside(c
             await client.write_file(workspace, f"/tmp/race/w{number}", b"x")
         elif what == "list":
             await client.list_files(workspace, "/tmp/race")
+        elif what == "look":
+            assert (await client.entry(workspace, "/tmp/race/passwd"))["size"] == size != len(SECRET)
         elif what == "make":
             await client.make_directory(workspace, f"/tmp/race/d{number}")
         else:
@@ -228,7 +237,7 @@ async def test_directories_that_turn_into_links_meanwhile_lead_nowhere_outside(c
                 assert not isinstance(error, Internal), error.message
 
     await asyncio.gather(*(again_and_again(what) for what in done))
-    assert all(done[what] for what in ("read", "write", "list", "make")), done
+    assert all(done[what] for what in ("read", "write", "list", "look", "make")), done
     assert [(path.name, path.read_bytes()) for path in outside.iterdir()] == [("passwd", SECRET)]
 
 
@@ -238,6 +247,9 @@ async def test_huge_and_deep_directories_take_bounded_time(client: EngineClient,
     await sh(client, workspace, "mkdir /tmp/deep; cd /tmp/deep; i=0; while [ $i -lt 300 ]; do mkdir d; cd d; i=$((i+1)); done; : > bottom")
     started = time.monotonic()
     found = await client.list_files(workspace, "/tmp/many")
+    listed = {entry["name"] for entry in found["entries"]}
+    beyond = next(name for name in (f"f{number}" for number in range(more)) if name not in listed)
+    assert (await client.entry(workspace, f"/tmp/many/{beyond}"))["kind"] == "file"
     assert len(found["entries"]) == files.MOST_ENTRIES and found["truncated"]
     await client.remove_file(workspace, "/tmp/many", recursive=True)
     await client.remove_file(workspace, "/tmp/deep", recursive=True)

@@ -52,7 +52,7 @@ class FakeInside:
         return [
             web.get(one + "/listeners", self._listeners), web.get(one + "/stats", self._stats), web.get(one + "/exec", self._exec),
             web.post(one + "/ports/{port}", self._publish), web.delete(one + "/ports/{port}", self._unpublish),
-            web.get(one + "/files", self._list), web.delete(one + "/files", self._remove), web.post(one + "/directories", self._make),
+            web.get(one + "/entry", self._stat), web.get(one + "/files", self._list), web.delete(one + "/files", self._remove), web.post(one + "/directories", self._make),
             web.get(one + "/file", self._read), web.put(one + "/file", self._write),
             web.get(one + "/diff", self._diff), web.get(one + "/diff/file", self._diff_file),
         ]  # fmt: skip
@@ -91,6 +91,13 @@ class FakeInside:
             "name": name.decode(errors="replace"), "encoded": quote(name), "kind": kind, "size": len(self.files.get(path, b"")),
             "mode": 0o644, "uid": 1000, "gid": 1000, "modified": 1_700_000_000.0,
         }  # fmt: skip
+
+    async def _stat(self, request: web.Request) -> web.Response:
+        self._find(request)
+        path = _path(request)
+        if path not in self.directories and path not in self.files:
+            raise NotFound(f"there is no {path.decode(errors='replace')} of ws-1")
+        return web.json_response(self._entry(path))
 
     async def _list(self, request: web.Request) -> web.Response:
         self._find(request)
