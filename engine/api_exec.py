@@ -16,6 +16,10 @@ from engine.workspace import Workspace, check_argv, check_env, check_integer
 _FIRST_MESSAGE_SECONDS = 30.0
 _CHUNK = 64 << 10
 _LINGER_SECONDS = 0.3
+# What a command can have left in an output when it ends: a pipe of the most that its program may ask for (fs.pipe-max-size), and what is read ahead.
+_MOST_LEFT = 2 << 20
+# So often what comes is waited for once more while the client takes it at once: what was there has gone out long before.
+_MOST_LINGERING = 10
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
@@ -105,6 +109,7 @@ class _Pump:
         self._prefix = bytes([number])
         self.sending = False
         self.sent = 0
+        self.left: int | None = None  # bytes that still go out; None: all that come
 
     async def run(self) -> None:
         while True:
@@ -118,6 +123,10 @@ class _Pump:
             await self._socket.send_bytes(self._prefix + chunk)
             self.sending = False
             self.sent += 1
+            if self.left is not None:
+                self.left -= len(chunk)
+                if self.left <= 0:
+                    return
 
 
 async def _send(socket: web.WebSocketResponse, session: Session) -> None:
@@ -141,9 +150,16 @@ async def _send(socket: web.WebSocketResponse, session: Session) -> None:
 
 
 async def _drain(outputs: asyncio.Future[list[None]], pumps: list[_Pump]) -> None:
-    """The command has ended, but what it left in the background may hold its output open: send what is there, wait for nothing more."""
-    while not outputs.done():
+    """The command has ended, but what it left in the background may hold its output open, and write without end: send what is there, wait for
+    nothing more. A client that is slow is waited for."""
+    for pump in pumps:
+        pump.left = _MOST_LEFT
+    rounds = 0
+    while not outputs.done() and rounds < _MOST_LINGERING:
         before = sum(pump.sent for pump in pumps)
         await asyncio.wait({outputs}, timeout=_LINGER_SECONDS)
-        if not any(pump.sending for pump in pumps) and sum(pump.sent for pump in pumps) == before:
+        if any(pump.sending for pump in pumps):
+            continue
+        if sum(pump.sent for pump in pumps) == before:
             return
+        rounds += 1

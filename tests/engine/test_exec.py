@@ -126,6 +126,16 @@ async def test_output_of_what_stays_in_the_background_does_not_hold_the_command_
     assert (status, out) == (0, b"begun\r\n")
 
 
+@pytest.mark.parametrize("flood", ["exec yes", "exec yes >&2", "while :; do echo x; sleep 0.05; done"])
+async def test_what_stays_in_the_background_and_writes_for_ever_does_not_hold_the_command_up(client: EngineClient, workspace: str, flood: str) -> None:
+    started = time.monotonic()
+    status, out, err = await client.run(workspace, ["sh", "-c", f"echo begun; echo told >&2; ({flood}) & exit 5"])
+    assert status == 5 and out.startswith(b"begun\n") and err.startswith(b"told\n")
+    # What a pipe can hold, and no more of what came after the end.
+    assert len(out) + len(err) < 4 << 20
+    assert time.monotonic() - started < 20
+
+
 async def test_the_client_of_a_command_does_not_notice_forks_of_its_workspace(client: EngineClient, workspace: str) -> None:
     """An interactive session stays open across twenty forks: nothing is lost, doubled or closed, and no branch has it."""
     echo = 'stty -echo; echo ready; while read line; do echo "<$line>"; done; echo over'
