@@ -23,8 +23,9 @@ function milestones(result) {
 }
 
 class ForkDialog {
-  constructor(workspace) {
+  constructor(workspace, back) {
     this.workspace = workspace;
+    this.back = back;
     this.dialog = new Dialog(words.title(workspace.name), { subtitle: words.subtitle });
     const copies = Array.from({ length: MOST_COPIES }, (_, index) => [index + 1, String(index + 1)]);
     this.copies = segmented("copies", words.copies, copies, 1);
@@ -125,7 +126,10 @@ class ForkDialog {
     const made = result.branches.filter((branch) => !branch.error);
     if (made.length) toast(words.done(made.length, this.workspace.name), this.told(made, result), { action: this.nextStep(made), stays: true });
     if (!failed.length) {
+      // Whoever has waited goes on where the fork was asked for; whoever has hidden the dialog is elsewhere by now.
+      const waited = this.dialog.isOpen;
       this.dialog.close();
+      if (waited) this.back();
       return;
     }
     const items = failed.map((branch) => h("li", {}, h("strong", { textContent: branch.name ?? branch.id ?? common.fallbackName }), h("p", {}, ...prose(branch.error))));
@@ -145,4 +149,5 @@ class ForkDialog {
   }
 }
 
-export const openFork = (workspace) => new ForkDialog(workspace);
+/** `back()` gives the keyboard back to whom it belongs when the fork is done. */
+export const openFork = (workspace, back) => new ForkDialog(workspace, back);

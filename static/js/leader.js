@@ -76,8 +76,12 @@ export class Leader {
 
   #run(command, key = command.keys[0]) {
     this.#close();
-    // A command that opens a dialog, or chooses another desktop, leads the focus there itself.
-    if (command.run(key) !== false && !document.querySelector("dialog[open]") && document.activeElement === document.body) this.#back();
+    const back = () => document.activeElement === document.body && this.#back();
+    if (command.run(key) === false) return;
+    // A command that opens a dialog, or chooses another desktop, leads the focus there itself; a dialog would give it back to the bar, which has gone.
+    const dialog = document.querySelector("dialog[open]");
+    if (dialog) dialog.addEventListener("close", () => setTimeout(back), { once: true });
+    else back();
   }
 
   #close() {

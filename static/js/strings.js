@@ -233,6 +233,8 @@ export const compare = {
   mirrorOn: "Mouse and keys go to both desktops",
   mirrorStop: "Stop",
   surface: "Both desktops at once",
+  tooLong: "Too long for both desktops",
+  tooLongText: (most) => `At most ${most} characters are pasted or typed at once. Send the text as a file instead.`,
   missing: (id) => `${id} is not here`,
   missingText: "It was discarded, or never was. Choose another workspace above.",
   noDesktop: (name) => `${name} has no desktop`,

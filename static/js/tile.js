@@ -81,7 +81,7 @@ export class Tile {
 
   openFork() {
     this.release();
-    openFork(this.workspace);
+    openFork(this.workspace, () => this.focusDesktop());
   }
 
   /** Let go of every key and button that is held in the desktop. */

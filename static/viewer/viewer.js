@@ -11,6 +11,7 @@
   const TAP_MS = 400;
   const TWICE_MS = 600;
   const HEARTBEAT_MS = 100;
+  const LONGEST_TEXT = 16384;
   const above = window.parent;
   if (above === window) return;
   // The client sends its figures to `window.parent` for pages of its own around it. The portal's page is none: in the place of that name stands what
@@ -78,6 +79,7 @@
       beating = null;
     }
   };
+  const isText = (text) => typeof text === "string" && text.length <= LONGEST_TEXT;
   const orders = {
     release() {
       window.webrtcInput?.resetKeyboard?.();
@@ -91,12 +93,20 @@
       beating ??= setInterval(beat, HEARTBEAT_MS);
       send(`${down ? "kd" : "ku"},${keysym}`);
     },
+    text({ text }) {
+      if (isText(text)) send(`co,end,${text}`);
+    },
+    clipboard({ text }) {
+      if (isText(text)) send(`cw,${btoa(String.fromCharCode(...new TextEncoder().encode(text)))}`);
+    },
     point({ x, y, mask, wheel = 0 }) {
       if ([x, y, mask, wheel].every(Number.isInteger)) send(`m,${x},${y},${mask},${wheel}`);
     },
   };
   window.addEventListener("message", (event) => {
     if (event.origin !== portal || event.source !== above) return;
+    // The client listens, too, and would write a line to the console for each message that it does not know.
+    event.stopImmediatePropagation();
     const order = event.data?.tclone;
     if (Object.hasOwn(orders, order)) orders[order](event.data);
   });

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 from typing import Any
 
@@ -156,3 +157,70 @@ async def test_a_side_that_is_not_there_is_named_and_not_replaced(page: Page, en
     await page.get_by_role("combobox", name="Right").select_option("ws-2")
     await streams(page, "ws-2")
     await expect(place).to_have_count(0)
+
+
+async def _mirrored(page: Page, engine: FakeEngine) -> tuple[Frame, Frame]:
+    left, right = await compared(page, engine)
+    await page.get_by_role("button", name="Mirror input").click()
+    await expect(page.get_by_text("Mouse and keys go to both desktops")).to_be_visible()
+    await clear(left, right)
+    return left, right
+
+
+async def _both(left: Frame, right: Frame, last: str) -> list[str]:
+    """What both viewers sent, up to this message; the same in both. Without the sign that keys are held, which has a clock of its own."""
+    for frame in (left, right):
+        await frame.wait_for_function("last => sent.includes(last)", arg=last)
+    both = [[text for text in await sent(frame) if text[:2] != "kh"] for frame in (left, right)]
+    assert both[0] == both[1]
+    await clear(left, right)
+    return both[0]
+
+
+async def test_text_without_keys_is_mirrored_too(page: Page, engine: FakeEngine) -> None:
+    left, right = await _mirrored(page, engine)
+    await page.keyboard.insert_text("naïve, 日本語 🙂")
+    assert await _both(left, right, "co,end,naïve, 日本語 🙂") == ["co,end,naïve, 日本語 🙂"]
+    # An input method: what is being composed is nobody's text yet.
+    devtools = await page.context.new_cdp_session(page)
+    for text in ("に", "にほ", "にほん"):
+        await devtools.send("Input.imeSetComposition", {"text": text, "selectionStart": len(text), "selectionEnd": len(text)})
+    await devtools.send("Input.insertText", {"text": "日本"})
+    assert await _both(left, right, "co,end,日本") == ["co,end,日本"]
+    # A keyboard on a screen: keys without a name, and what they did to a field.
+    for kind, key in (("insertLineBreak", 65293), ("deleteContentBackward", 65288)):
+        await page.locator(".mirror-text:focus").evaluate("(field, inputType) => field.dispatchEvent(new InputEvent('input', { inputType }))", kind)
+        assert await _both(left, right, f"ku,{key}") == [f"kd,{key}", f"ku,{key}"]
+    # The desktop in use goes on taking keys as keys.
+    await page.keyboard.press("x")
+    assert await _both(left, right, "ku,120") == ["kd,120", "ku,120"]
+
+
+async def test_a_paste_is_the_same_text_in_both(page: Page, engine: FakeEngine) -> None:
+    await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    left, right = await _mirrored(page, engine)
+    text = "two\nlines, and ünïcode"
+    await page.evaluate("text => navigator.clipboard.writeText(text)", text)
+    await page.keyboard.press("Control+v")
+    copied = f"cw,{base64.b64encode(text.encode()).decode()}"
+    # First the text, then the key: it is pasted by the program that has the keyboard.
+    assert await _both(left, right, "ku,65507") == ["kd,65507", copied, "kd,118", "ku,118", "ku,65507"]
+    await page.evaluate("navigator.clipboard.writeText('x'.repeat(20000))")
+    await page.keyboard.press("Control+v")
+    await expect(page.locator(".toast.error")).to_contain_text("At most 16384 characters")
+    assert "kd,118" not in await _both(left, right, "ku,65507"), "the desktops' own clipboards were pasted"
+
+
+async def test_no_message_of_the_portal_reaches_the_viewers_own_listeners(page: Page, engine: FakeEngine) -> None:
+    left, right = await compared(page, engine)
+    for frame in (left, right):
+        await frame.evaluate("window.heard = []; window.addEventListener('message', ({ data }) => heard.push(data))")
+    await page.get_by_role("button", name="Mirror input").click()
+    await expect(page.get_by_text("Mouse and keys go to both desktops")).to_be_visible()
+    await clear(left, right)
+    await page.keyboard.press("a")
+    await _both(left, right, "ku,97")
+    # Those of its own page still do.
+    await left.evaluate("window.postMessage('own', '*')")
+    await left.wait_for_function("heard.includes('own')")
+    assert (await left.evaluate("heard"), await right.evaluate("heard")) == (["own"], [])
