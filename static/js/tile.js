@@ -15,6 +15,8 @@ import { store } from "./store.js";
 import { byApi, common, share, states, tile as words } from "./strings.js";
 
 const STREAMING = ["ready", "forking"];
+// There is nothing to watch any more, nor will there be.
+const OVER = ["failed", "stopped", "removing"];
 
 export class Tile {
   #desktop = null;
@@ -113,7 +115,7 @@ export class Tile {
     setText(this.chip, states[state]);
     const down = store.engine === "down";
     this.fork.disabled = state !== "ready" || down;
-    if (this.share) this.share.hidden = !workspace.desktop;
+    if (this.share) this.share.hidden = !workspace.desktop || OVER.includes(state);
     this.trash.disabled = state === "removing" || down;
     this.#ports.update(workspace);
     this.control.update(workspace);

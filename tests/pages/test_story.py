@@ -89,3 +89,13 @@ async def test_nothing_runs_out_of_the_page(page: Page, engine: FakeEngine, widt
     await page.set_viewport_size({"width": width, "height": 800})
     await expect(page.locator("article.tile")).to_have_count(3)
     assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+async def test_only_what_can_be_watched_is_shared(page: Page, engine: FakeEngine) -> None:
+    desktop = engine.add()
+    await page.goto(page.url + "w/ws-1")
+    share = page.get_by_role("button", name="Share", exact=True)
+    await expect(share).to_be_visible()
+    engine.changed(desktop, state="failed", error="the X server did not start")
+    await expect(page.get_by_text("It did not start")).to_be_visible()
+    await expect(share).to_be_hidden()
