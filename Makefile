@@ -44,7 +44,8 @@ $(VENV)/.stamp-test: $(VENV)/.stamp requirements-test.lock | packages-test
 
 # Its own makefile knows what is out of date.
 native: packages
-	@$(MAKE) --no-print-directory -C native
+	@$(MAKE) --question -C native >/dev/null 2>&1 || echo "tclone set-up: building the fork program" >&2
+	@$(MAKE) --silent --no-print-directory -C native V=quiet
 
 web: static/vendor/.stamp
 static/vendor/.stamp: scripts/vendor.py scripts/web/package.json scripts/web/package-lock.json | packages

@@ -124,7 +124,7 @@ def _workspace_commands(commands: "argparse._SubParsersAction[argparse.ArgumentP
     fork.add_argument("--ghost-limit", type=values.size, metavar="SIZE", help="most to carry over of deleted but open files, all together (default 256m)")
     _json(fork)
 
-    ls = _command(commands, "ls", "list workspaces", "tclone ls", "tclone ls --json")
+    ls = _command(commands, "ls", "list workspaces, each branch below what it was forked from", "tclone ls", "tclone ls --json")
     _json(ls)
     ls.add_argument("-q", "--quiet", action="store_true", help="ids only")
 

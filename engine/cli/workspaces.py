@@ -143,13 +143,22 @@ async def ls(client: EngineClient, arguments: argparse.Namespace) -> int:
                 workspace["kind"],
                 workspace["state"],
                 workspace["image"],
+                _origin(workspace, found),
                 values.show_ports(workspace["ports"]),
                 values.show_age(workspace["created"]),
             )
             for depth, workspace in as_tree(found)
         ]
-        output.table(("ID", "NAME", "KIND", "STATE", "IMAGE", "PORTS", "AGE"), rows)
+        output.table(("ID", "NAME", "KIND", "STATE", "IMAGE", "FROM", "PORTS", "AGE"), rows)
     return 0
+
+
+def _origin(workspace: dict[str, Any], found: list[dict[str, Any]]) -> str:
+    """What it was forked from: `ws-1`, or `ws-1 (gone)`, which is why it stands at the top."""
+    parent = workspace["parent"]
+    if parent is None:
+        return "-"
+    return parent if any(other["id"] == parent for other in found) else f"{parent} (gone)"
 
 
 def as_tree(found: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:

@@ -7,6 +7,8 @@ const at = (...parts) => `/api/v1/${parts.map(encodeURIComponent).join("/")}`;
 export const me = () => request("GET", at("me"));
 export const changePassword = (password, fresh) => request("POST", at("me", "password"), { password, new_password: fresh });
 
+export const quota = () => request("GET", at("quota"));
+
 export const sessions = () => request("GET", at("sessions"));
 export const endSession = (id) => request("DELETE", at("sessions", id));
 export const endOtherSessions = () => request("DELETE", at("sessions"));

@@ -15,9 +15,11 @@ export async function tokensPart(section, known, attempt) {
   const redo = () => tokensPart(section, known, attempt);
   const rows = found.map((token) => {
     const revoke = button(words.revoke, { kind: "danger", on: () => attempt(async () => (await revokeToken(token.id), redo())) });
-    revoke.setAttribute("aria-label", words.revokeLabel(token.name));
+    revoke.setAttribute("aria-label", words.revokeLabel(token.name, token.id));
     const expires = token.expires === null ? words.never : dateTime(token.expires);
-    return [token.name, token.scopes.join(", "), expires, token.used === null ? words.notUsed : dateTime(token.used), actions(revoke)];
+    // Names may be the same; the id is what the command line and the audit log have.
+    const name = h("div", {}, h("div", { textContent: token.name }), h("div", { className: "hint mono", textContent: token.id }));
+    return [name, token.scopes.join(", "), dateTime(token.created), expires, token.used === null ? words.notUsed : dateTime(token.used), actions(revoke)];
   });
   const content = found.length ? table(words.title, words.columns, rows) : h("p", { textContent: words.none });
   fillPart(section, words, content, button(words.create, { kind: "primary", on: () => openCreate(known, () => attempt(redo)) }));

@@ -6,6 +6,7 @@ import { button, h, prose, setName } from "./dom.js";
 import { Fault } from "./faults.js";
 import { duration } from "./format.js";
 import { Phases } from "./phases.js";
+import { quotaLine } from "./quota.js";
 import { snippet } from "./snippets.js";
 import { store } from "./store.js";
 import { common, fork as words } from "./strings.js";
@@ -35,6 +36,7 @@ class ForkDialog {
     this.labelRows = h("div", { className: "label-rows" });
     this.submit = submitButton("");
     this.cancel = button(common.cancel, { on: () => this.dialog.close() });
+    this.quota = quotaLine();
     this.same = snippet(() => ({ method: "POST", path: `/api/v1/workspaces/${workspace.id}/fork`, body: this.wanted() }));
     this.dialog.onSubmit = () => this.start();
     this.dialog.form.addEventListener("input", () => this.refresh());
@@ -69,7 +71,7 @@ class ForkDialog {
   form(failure = null, again = false) {
     const note = h("p", { className: "hint", textContent: words.note });
     const labels = h("fieldset", { className: "labels" }, h("legend", { textContent: words.labels }), this.labelRows);
-    this.dialog.step([this.copies, field(words.name, this.name), labels, this.network, note], [this.cancel, this.submit], [this.same.element]);
+    this.dialog.step([this.copies, field(words.name, this.name), labels, this.network, note, this.quota], [this.cancel, this.submit], [this.same.element]);
     this.again = again;
     this.refresh();
     if (failure) this.dialog.showError(failure, { name: this.name });

@@ -7,6 +7,7 @@ import { button, h, prose } from "./dom.js";
 import { Fault } from "./faults.js";
 import { duration, size } from "./format.js";
 import { Phases } from "./phases.js";
+import { quotaLine } from "./quota.js";
 import { snippet } from "./snippets.js";
 import { store } from "./store.js";
 import { common, launch as words } from "./strings.js";
@@ -45,6 +46,7 @@ class LaunchDialog {
     this.dialog.onClose = () => store.removeEventListener("build", this.onBuild);
     this.choices.addEventListener("change", () => this.showChoice());
     this.same = snippet(() => this.action());
+    this.quota = quotaLine();
     this.dialog.form.addEventListener("input", () => this.same.refresh());
     this.form();
     this.dialog.show();
@@ -55,7 +57,7 @@ class LaunchDialog {
   form(failure = null, again = false) {
     const fields = h("div", { className: "field-row" }, field(words.ports, this.ports, words.portsHint), field(words.memory, this.memory));
     const disk = field(words.disk, this.disk, words.diskHint);
-    this.dialog.step([this.choices, field(words.name, this.name), fields, disk, this.network], [this.cancel, this.submit], [this.same.element]);
+    this.dialog.step([this.choices, field(words.name, this.name), fields, disk, this.network, this.quota], [this.cancel, this.submit], [this.same.element]);
     this.submit.disabled = false;
     this.showChoice();
     if (failure) {

@@ -18,6 +18,18 @@ export const account = {
   failed: "That did not work",
 };
 
+export const quotas = {
+  title: "What you have",
+  note: "An admin sets the limits. Memory and disk are the sums of your workspaces' limits: what they may come to use.",
+  adminNote: "Admins have no limits of their own. Memory and disk are the sums of workspaces' limits: what they may come to use.",
+  all: "All users together",
+  names: { workspaces: "Workspaces", memory: "Memory", disk: "Disk" },
+  of: (use, limit) => `${use} of ${limit}`,
+  unlimited: (use) => `${use}, no limit`,
+  short: { workspaces: (figure) => `${figure} workspaces`, memory: (figure) => `${figure} of memory`, disk: (figure) => `${figure} of disk` },
+  line: (figures) => `You have ${figures}.`,
+};
+
 export const sessions = {
   title: "Sessions",
   note: "Browsers that are logged in as you. Ending one closes its pages and desktops within a second.",
@@ -32,7 +44,7 @@ export const sessions = {
 export const tokens = {
   title: "API tokens",
   note: "For programs. A token has the scopes you give it and never more rights than you.",
-  columns: ["Name", "Scopes", "Expires", "Last used", ""],
+  columns: ["Name", "Scopes", "Made", "Expires", "Last used", ""],
   none: "No tokens yet.",
   create: "New token",
   name: "Name",
@@ -48,7 +60,7 @@ export const tokens = {
   choices: [[7, "7 days"], [30, "30 days"], [365, "1 year"], [0, "Never"]],
   once: "Copy it now: it is not shown again.",
   revoke: "Revoke",
-  revokeLabel: (name) => `Revoke ${name}`,
+  revokeLabel: (name, id) => `Revoke ${name}, ${id}`,
   noName: "Give the token a name.",
   noScope: "Choose at least one scope.",
   never: "Never",

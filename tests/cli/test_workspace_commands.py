@@ -104,7 +104,7 @@ async def test_ls_is_a_tree_in_a_table(engine: FakeEngine, tclone: Tclone) -> No
     engine.add("orphan", kind="branch", parent="ws-99")
     done = await tclone("ls")
     lines = done.out.splitlines()
-    assert lines[0].split() == ["ID", "NAME", "KIND", "STATE", "IMAGE", "PORTS", "AGE"]
+    assert lines[0].split() == ["ID", "NAME", "KIND", "STATE", "IMAGE", "FROM", "PORTS", "AGE"]
     assert [line.split("source")[0].split("branch")[0].rstrip() for line in lines[1:]] == [
         "ws-1  desk",
         "ws-3    desk-clone",
@@ -113,6 +113,8 @@ async def test_ls_is_a_tree_in_a_table(engine: FakeEngine, tclone: Tclone) -> No
         "ws-5  orphan",
     ]
     assert "3000->43827, 8000->42000" in lines[1]
+    # A branch whose source is gone is no child of what stands above it.
+    assert [" ws-1 " in lines[2], " ws-3 " in lines[3], "ws-99 (gone)" in lines[5]] == [True] * 3
 
 
 async def test_ls_json_has_the_documented_fields(engine: FakeEngine, tclone: Tclone) -> None:

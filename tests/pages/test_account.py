@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
@@ -95,6 +96,10 @@ async def test_a_token_is_made_shown_once_and_revoked(visitor: Visitor, portal: 
     await page.reload()
     row = page.get_by_role("row", name="ci")
     await expect(row).to_contain_text("fork, read")
+    # Two of one name are told apart by what the command line and the audit log call them.
+    admin = await portal.login()
+    [token] = await (await admin.request("GET", "/api/v1/tokens")).json()
+    await expect(row).to_contain_text(token["id"])
     await row.get_by_role("button").click()
     await expect(page.get_by_text("No tokens yet.")).to_be_visible()
     assert (await portal.program(secret).request("GET", "/api/v1/me")).status == 401
@@ -159,3 +164,38 @@ async def test_the_share_dialog_makes_a_link_shows_its_viewers_and_revokes_it(vi
     await page.get_by_role("button", name="Revoke the link review").click()
     await expect(page.get_by_role("dialog")).to_contain_text("nobody can watch")
     assert portal.control.access.shares.find(link.partition("#")[2]) is None
+
+
+async def test_a_user_sees_what_it_has_and_may_have(visitor: Visitor, portal: Portal, engine: FakeEngine) -> None:
+    gib = 1 << 30
+    admin = await portal.login()
+    anna = await portal.user(admin, "anna")
+    wanted = {"quota": {"workspaces": 3, "memory": 10 * gib, "disk": None}}
+    assert (await admin.request("PATCH", "/api/v1/users/anna", wanted)).status == 200
+    assert (await anna.request("POST", "/api/v1/workspaces", {"image": "webtop-xfce", "name": "annas", "memory": 4 * gib})).status == 201
+    page = await visitor.login(OWN_PASSWORD, "anna")
+    await page.get_by_role("link", name="Account").click()
+    part = page.get_by_role("region", name="What you have")
+    await expect(part.locator("dd")).to_have_text(["1 of 3", "4 GiB of 10 GiB", re.compile("no limit")])
+    assert await part.get_by_role("meter", name="Memory").evaluate("meter => meter.value / meter.max") == 0.4
+    await expect(part).not_to_contain_text("All users together")
+    # It is so at any time, not only when the page was opened.
+    assert (await anna.request("POST", "/api/v1/workspaces", {"image": "webtop-xfce", "name": "more", "memory": 4 * gib})).status == 201
+    await expect(part.locator("dd").first).to_have_text("2 of 3")
+    await page.get_by_role("button", name="Launch", exact=True).click()
+    await expect(page.get_by_role("dialog")).to_contain_text("You have 2 of 3 workspaces, 8 GiB of 10 GiB of memory.")
+    await page.keyboard.press("Escape")
+    await page.get_by_role("link", name="TClone, all workspaces").click()
+    await page.locator("article.tile").first.get_by_role("button", name="Fork", exact=True).click()
+    await expect(page.get_by_role("dialog")).to_contain_text("You have 2 of 3 workspaces")
+
+
+async def test_an_admin_sees_what_all_have_together(visitor: Visitor, portal: Portal, engine: FakeEngine) -> None:
+    engine.add(memory_limit=2 << 30)
+    admin = await portal.login()
+    settings = await (await admin.request("GET", "/api/v1/settings")).json()
+    assert (await admin.request("PUT", "/api/v1/settings", {**settings, "all_workspaces": 4})).status == 200
+    page = await visitor.login(portal.password)
+    await page.get_by_role("link", name="Account").click()
+    await expect(page.locator(".quotas").nth(1).locator("dd").first).to_have_text("1 of 4")
+    await expect(page.locator(".quotas").first.locator("dd").first).to_have_text("0, no limit")
