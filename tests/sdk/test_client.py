@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import aiohttp
 import pytest
 
 import tclone
+from engine.config import REPO
 from tclone import aio, sync
 from tclone.blocking import _Declared
 from tests.portal.conftest import Client, token_of
@@ -281,3 +284,27 @@ async def test_an_answer_that_is_lost_does_nothing_twice(agent: aio.Client, engi
     assert lost == 6 and all(isinstance(child, aio.Workspace) for child in children)
     assert [verb for verb, _ in engine.calls if verb in ("launch", "act", "fork")] == ["launch", "act", "fork"]
     assert len(engine.workspaces) == 3
+
+
+def test_the_provider_for_desktop_env_needs_none_of_the_sdks_packages() -> None:
+    """It is imported in DesktopEnv's environment, which has none of them."""
+    script = (
+        "import sys, types\n"
+        "for name in ('desktop_env', 'desktop_env.providers', 'desktop_env.providers.base'): sys.modules[name] = types.ModuleType(name)\n"
+        "sys.modules['desktop_env.providers.base'].Provider = sys.modules['desktop_env.providers.base'].VMManager = object\n"
+        "sys.modules['aiohttp'] = sys.modules['websockets'] = None\n"
+        "import tclone.osworld\n"
+        "try: tclone.osworld._vmrun('list')\n"
+        "except tclone.Unavailable as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={"PYTHONPATH": str(REPO), "TCLONE_COMMAND": "/nowhere/tclone"}, capture_output=True, text=True, check=False, cwd=REPO
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("cannot run /nowhere/tclone: No such file or directory; put `tclone` on PATH")
+
+
+def test_all_that_the_package_names_is_there() -> None:
+    assert all(getattr(tclone, name) for name in tclone.__all__) and tclone.Client is sync.Client
+    with pytest.raises(AttributeError, match="Workspaces"):
+        tclone.Workspaces  # noqa: B018

@@ -15,7 +15,7 @@ forking = sys.argv[1] == "forking"
 name, directory = sys.argv[-2], Path(sys.argv[-1])
 options = {"snapshot_name": "init_state", "action_space": "pyautogui", "cache_dir": str(directory / "cache"), "headless": True, "require_terminal": True}
 if forking:
-    from portal.osworld.provider import environment
+    from tclone.osworld import environment
 
     env = environment(name, **options)
 else:

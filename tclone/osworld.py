@@ -1,10 +1,10 @@
 """A provider for OSWorld's DesktopEnv that forks: without the pauses, and with the errors, that its VMware provider has.
 
-    from portal.osworld.provider import environment
+    from tclone.osworld import environment
 
     env = environment("desk", action_space="pyautogui")
 
-Needs desktop-env and the command `tclone`, nothing else of TClone.
+Needs desktop-env and the command `tclone` (`TCLONE_COMMAND` names another one), and none of the packages that the portal or the SDK's other classes need.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from typing import Any
 
 from desktop_env.providers.base import Provider, VMManager
 
+from tclone.errors import NotFound, TCloneError, Unavailable
+
 _PREFIX = "/branches/"
-
-
-class TCloneError(Exception):
-    """A command on a machine failed; says why."""
 
 
 class TCloneProvider(Provider):
@@ -67,7 +65,7 @@ class TCloneManager(VMManager):
     def get_vm_path(self, **_: Any) -> str:
         free = self.list_free_vms()
         if not free:
-            raise TCloneError("no desktop with an OSWorld server; `tclone run webtop-xfce --osworld --name desk` launches one")
+            raise NotFound("no desktop with an OSWorld server; `tclone run webtop-xfce --osworld --name desk` launches one", code="not_found")
         return free[0]
 
 
@@ -89,7 +87,10 @@ def environment(name: str, **options: Any) -> Any:
 def _vmrun(*arguments: str) -> str:
     """The output of a command. Raises TCloneError."""
     command = [os.environ.get("TCLONE_COMMAND", "tclone"), "vmrun", *arguments]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise Unavailable(f"cannot run {command[0]}: {error.strerror}; put `tclone` on PATH or name it by TCLONE_COMMAND", code="unavailable") from error
     if done.returncode != 0:
-        raise TCloneError(done.stderr.strip() or f"{' '.join(command)} ended with status {done.returncode}")
+        raise TCloneError(done.stderr.strip() or f"{' '.join(command)} ended with status {done.returncode}", code="command")
     return done.stdout.strip()
