@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from bench.agent_tasks import Actions, Task
@@ -57,7 +58,7 @@ class Scripted:
         """As soon as one of them got there: the others would be waited for in vain."""
         deadline = time.monotonic() + REACHED_SECONDS
         while True:
-            reached = await asyncio.gather(*(desk.script(task.steps[step].reached) for desk in desks))
+            reached = await asyncio.gather(*(desk.holds(task.steps[step].reached) for desk in desks))
             if True in reached:
                 return reached.index(True)
             if time.monotonic() > deadline:
@@ -68,14 +69,14 @@ class Scripted:
         return step >= len(task.steps)
 
 
-async def run(task: Task, way: Way, policy: Policy, branches: int) -> Outcome:
-    """One task from nothing to its end. What goes wrong is in the outcome; nothing is left."""
+async def run(task: Task, way: Way, policy: Policy, branches: int, pictures: Path | None = None) -> Outcome:
+    """One task from nothing to its end. What goes wrong is in the outcome; nothing is left. `pictures`: a directory for what each branch showed after each step."""
     began = time.monotonic()
     ready = 0.0
     try:
         await way.begin(task)
         ready = time.monotonic() - began
-        done = await _steps(task, way, policy, branches)
+        done = await _steps(task, way, policy, branches, pictures)
         total = time.monotonic() - began
         await way.end()
     except EngineError as error:
@@ -85,18 +86,27 @@ async def run(task: Task, way: Way, policy: Policy, branches: int) -> Outcome:
     return Outcome(task.name, way.name, done, ready, total, way.spent.branching, way.spent.memory)
 
 
-async def _steps(task: Task, way: Way, policy: Policy, branches: int) -> bool:
+async def _steps(task: Task, way: Way, policy: Policy, branches: int, pictures: Path | None) -> bool:
     step = 0
     while not policy.over(task, step):
         desks = await way.branch(branches)
         proposed = await policy.propose(task, step, desks)
         await asyncio.gather(*(desk.act(actions) for desk, actions in zip(desks, proposed, strict=True) if actions))
         best = await policy.judge(task, step, desks)
+        if pictures is not None:
+            await _keep_pictures(pictures / f"{task.name}, {way.name}, step {step + 1}", desks, best)
         if best is None:
             return False
-        done = await desks[best].script(task.done)
+        done = await desks[best].holds(task.done)
         await way.keep(desks[best], proposed[best])
         step += 1
         if done:
             return True
     return False
+
+
+async def _keep_pictures(name: Path, desks: list[Desk], best: int | None) -> None:
+    name.parent.mkdir(parents=True, exist_ok=True)
+    for index, desk in enumerate(desks):
+        kept = ", kept" if index == best else ""
+        name.with_name(f"{name.name}, branch {index + 1}{kept}.png".replace(" ", "-")).write_bytes(await desk.picture())

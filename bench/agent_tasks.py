@@ -7,17 +7,30 @@ from typing import Any
 
 Action = dict[str, Any]
 Actions = list[Action]
+Colour = tuple[int, int, int]
 
+COLOURS: dict[str, Colour] = {"white": (255, 255, 255), "black": (0, 0, 0), "red": (200, 20, 40), "green": (20, 140, 60), "blue": (20, 60, 200)}
 GROUPS = ("browser", "office", "creative and communication", "several applications")
 
 
 @dataclass(frozen=True)
+class Pixels:
+    """What is to be seen on the screen: colours at places, in pixels of the screen, by the names of COLOURS."""
+
+    places: tuple[tuple[int, int, str], ...]
+
+
+# How an effect is seen: by a shell script, run as the desktop's user, that ends with 0, or by what the screen shows.
+Check = str | Pixels
+
+
+@dataclass(frozen=True)
 class Step:
-    """`right` is what a good agent does here, `wrong` what weaker ones do; `reached`: a shell script, run as the desktop's user, that ends with 0 when it worked."""
+    """`right` is what a good agent does here, `wrong` what weaker ones do; `reached`: whether it worked."""
 
     right: Actions
     wrong: tuple[Actions, ...]
-    reached: str
+    reached: Check
 
     def candidates(self) -> list[Actions]:
         return [self.right, *self.wrong]
@@ -25,17 +38,17 @@ class Step:
 
 @dataclass(frozen=True)
 class Task:
-    """`setup` and `shown` are scripts: the first starts what the task needs, the second ends with 0 when it is on the screen."""
+    """`setup`, a shell script, starts what the task needs; `shown`: it is on the screen."""
 
     name: str
     group: str
     instruction: str
     setup: str
-    shown: str
+    shown: Check
     steps: tuple[Step, ...]
 
     @property
-    def done(self) -> str:
+    def done(self) -> Check:
         return self.steps[-1].reached
 
 
@@ -45,6 +58,14 @@ def key(keys: str) -> Action:
 
 def text(written: str) -> Action:
     return {"action": "type", "text": written}
+
+
+def click(x: int, y: int) -> Action:
+    return {"action": "click", "x": x, "y": y}
+
+
+def drag(*path: tuple[int, int]) -> Action:
+    return {"action": "drag", "path": [list(place) for place in path]}
 
 
 def _title(part: str) -> str:
@@ -59,12 +80,41 @@ def _browser(name: str) -> str:
     return f"setsid -f chromium --new-window file:///home/user/site/{name}.html >/dev/null 2>&1\n"
 
 
+def _whole_screen(name: str) -> str:
+    """The page alone: its places are the screen's."""
+    return f"setsid -f chromium --kiosk file:///home/user/site/{name}.html >/dev/null 2>&1\n"
+
+
+def _box(x: int, y: int, width: int, height: int, colour: str) -> str:
+    """The style of a part of a page with a place of its own."""
+    red, green, blue = COLOURS[colour]
+    return f"position:absolute; left:{x}px; top:{y}px; width:{width}px; height:{height}px; background:rgb({red},{green},{blue})"
+
+
 def _editor(file: str, content: str) -> str:
     return f"printf '%s' '{content}' >{file}; setsid -f mousepad {file} >/dev/null 2>&1\n"
 
 
 _TERMINAL = "setsid -f xfce4-terminal --title=shell >/dev/null 2>&1\n"
 _SAVE = key("ctrl+s")
+
+# Three links to a page each, whose colour is that of the link.
+_TOPICS = (("news", "blue", 100), ("archive", "green", 300), ("about", "red", 500))
+_LINKS = "".join(f"<a href={name}.html style=\"{_box(200, y, 400, 100, colour)}\">{name}</a>" for name, colour, y in _TOPICS)
+
+# A box of paints above a sheet; the strip beside them shows the paint that was chosen last, black at first.
+_PAINTS = (("red", 100), ("green", 250), ("blue", 400))
+_SHEET = "".join(f"<button style=\"{_box(x, 20, 100, 60, colour)}\" onclick=\"chosen(this)\"></button>" for colour, x in _PAINTS) + (
+    f"<div id=paint style=\"{_box(600, 20, 200, 60, 'black')}\"></div>"
+    f"<canvas id=sheet width=1000 height=600 style=\"{_box(100, 120, 1000, 600, 'white')}; outline:2px solid black\"></canvas><script>"
+    "const pen = sheet.getContext('2d'); pen.lineWidth = 40; pen.lineCap = 'round';"
+    "function chosen(button) { pen.strokeStyle = paint.style.background = button.style.background }"
+    "let from = null; const at = event => [event.offsetX, event.offsetY];"
+    "sheet.onmousedown = event => { from = at(event) }; document.onmouseup = () => { from = null };"
+    "sheet.onmousemove = event => { if (!from) return; pen.beginPath(); pen.moveTo(...from); from = at(event); pen.lineTo(...from); pen.stroke() };"
+    "</script>"
+)
+_BAR = (200, 420), (700, 420)
 
 TASKS = (
     Task(
@@ -89,11 +139,10 @@ TASKS = (
     ),
     Task(
         "follow the second link", "browser", "Follow the link to the archive.",
-        _page("links", "Links", "<a href=news.html>news</a> <a href=archive.html>archive</a> <a href=about.html>about</a>")
-        + "".join(_page(name, f"The {name}", name) for name in ("news", "archive", "about")) + _browser("links"),
-        _title("Links - "),
+        _page("links", "Links", _LINKS) + "".join(_page(name, f"The {name}", f"<div style='{_box(0, 0, 1280, 800, colour)}'>{name}</div>") for name, colour, _ in _TOPICS) + _whole_screen("links"),
+        Pixels(((500, 120, "blue"), (500, 320, "green"), (500, 520, "red"), (1000, 320, "white"))),
         (
-            Step([key("Tab"), key("Tab"), key("Return")], ([key("Tab"), key("Return")], [key("Tab"), key("Tab"), key("Tab"), key("Return")], [key("Return")]), _title("The archive")),
+            Step([click(400, 350)], ([click(400, 150)], [click(400, 550)], [click(400, 250)]), Pixels(((1000, 320, "green"), (500, 520, "green")))),
         ),
     ),
     Task(
@@ -123,12 +172,13 @@ TASKS = (
         ),
     ),
     Task(
-        "draw a picture", "creative and communication", "Add a red circle of radius 9 to the drawing, as its last line but one, and save it.",
-        _editor("drawing.svg", "<svg>\n</svg>\n"), _title("drawing.svg"),
+        "draw a picture", "creative and communication", "Draw a red bar across the sheet from its left half to its right half, at half of its height.",
+        _page("sheet", "Sheet", _SHEET) + _whole_screen("sheet"),
+        Pixels(((150, 50, "red"), (450, 50, "blue"), (700, 50, "black"), (600, 420, "white"))),
         (
-            Step([key("ctrl+Home"), key("Down"), text("<circle r=\"9\" fill=\"red\"/>\n"), _SAVE],
-                 ([key("ctrl+Home"), text("<circle r=\"9\" fill=\"red\"/>\n"), _SAVE], [key("ctrl+Home"), key("Down"), text("<circle r=\"9\" fill=\"blue\"/>\n"), _SAVE], [_SAVE]),
-                 "[ \"$(cat drawing.svg)\" = \"$(printf '<svg>\\n<circle r=\"9\" fill=\"red\"/>\\n</svg>')\" ]"),
+            Step([click(150, 50)], ([click(300, 50)], [click(450, 50)], [click(220, 50)]), Pixels(((700, 50, "red"), (600, 420, "white")))),
+            Step([drag(*_BAR)], ([drag((200, 420), (300, 420))], [click(200, 420), click(700, 420)], [drag((200, 620), (700, 620))]),
+                 Pixels(((250, 420, "red"), (450, 420, "red"), (650, 420, "red"), (450, 350, "white"), (450, 490, "white")))),
         ),
     ),
     Task(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bench.agent_tasks import Actions, Task
+from PIL import Image
+
+from bench.agent_tasks import COLOURS, Actions, Check, Pixels, Task
 from engine.client import EngineClient
 from engine.errors import EngineError, Internal
 
@@ -18,6 +21,8 @@ _ENVIRONMENT = {
 REACHED_SECONDS = 10.0
 _SHOWN_SECONDS, _LOOK_SECONDS = 90.0, 0.2
 _SETTLE_MS = 1500
+# Of 255, of each of red, green and blue.
+_MOST_OFF = 24
 
 
 @dataclass
@@ -40,9 +45,13 @@ class Desk:
         status, _, _ = await self.client.run(self.id, ["bash", "-c", script], user=_USER, env=_ENVIRONMENT, cwd="/home/user")
         return status == 0
 
-    async def until(self, script: str, seconds: float) -> bool:
+    async def holds(self, check: Check) -> bool:
+        """Whether it is so now."""
+        return await self.script(check) if isinstance(check, str) else shows(await self.picture(), check)
+
+    async def until(self, check: Check, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
-        while not (there := await self.script(script)) and time.monotonic() < deadline:
+        while not (there := await self.holds(check)) and time.monotonic() < deadline:
             await asyncio.sleep(_LOOK_SECONDS)
         return there
 
@@ -62,6 +71,25 @@ class Desk:
         shot = await self.client.screenshot(self.id)
         assert shot is not None  # no tag was sent
         return shot.content
+
+    async def size(self) -> tuple[int, int]:
+        """Of its screen, in pixels."""
+        shot = await self.client.screenshot(self.id, width=16)
+        assert shot is not None  # no tag was sent
+        return shot.screen
+
+
+def shows(picture: bytes, wanted: Pixels) -> bool:
+    """Whether a picture has the colours at their places, nearly."""
+    image = Image.open(io.BytesIO(picture)).convert("RGB")
+    for x, y, name in wanted.places:
+        if x >= image.width or y >= image.height:
+            return False
+        found = image.getpixel((x, y))
+        assert isinstance(found, tuple)  # of RGB
+        if any(abs(one - other) > _MOST_OFF for one, other in zip(found, COLOURS[name], strict=True)):
+            return False
+    return True
 
 
 class Way(Protocol):
@@ -150,7 +178,7 @@ class Replaying(_Own):
     def __init__(self, client: EngineClient) -> None:
         super().__init__(client)
         self._task: Task | None = None
-        self._done: list[tuple[Actions, str]] = []
+        self._done: list[tuple[Actions, Check]] = []
         self._step = 0
 
     async def begin(self, task: Task) -> None:

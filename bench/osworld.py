@@ -26,10 +26,11 @@ if __name__ == "__main__":
 from bench import criu as rival  # noqa: E402
 from bench import machine, programs, report  # noqa: E402
 from bench.agent_loop import Outcome, Policy, Scripted, run  # noqa: E402
-from bench.agent_model import Endpoint, Model  # noqa: E402
+from bench.agent_model import Model  # noqa: E402
 from bench.agent_tasks import GROUPS, Task, choose  # noqa: E402
 from bench.agent_ways import Forking, Replaying, Way  # noqa: E402
 from bench.leftovers import Leftovers  # noqa: E402
+from bench.model_endpoint import Endpoint  # noqa: E402
 from bench.own_engine import OwnEngine  # noqa: E402
 from bench.workload import MEGABYTE, Workload  # noqa: E402
 from engine.config import Config  # noqa: E402
@@ -44,6 +45,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--branches", type=int, default=3, help="how many branches act at each step, 2 to 8 (3)")
     parser.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="tasks with this in their name or group")
     parser.add_argument("--no-rival", action="store_true", help="without the fresh containers, which take most of the time")
+    parser.add_argument("--pictures", type=Path, metavar="DIRECTORY", help="keep what each branch showed after each step; takes time, so the seconds in all are no result")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
     parser.add_argument("--cache", type=Path, default=Config.from_environment().cache, help="image archives (%(default)s)")
     parsed = parser.parse_args(argv)
@@ -58,13 +60,13 @@ def _say(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
-async def measure(engine: OwnEngine, tasks: list[Task], branches: int, policy: Policy, with_rival: bool) -> list[Outcome]:
+async def measure(engine: OwnEngine, tasks: list[Task], branches: int, policy: Policy, with_rival: bool, pictures: Path | None) -> list[Outcome]:
     """Each task by each way, one after the other."""
     outcomes = []
     for task in tasks:
         ways: list[Way] = [Forking(engine.client), *([Replaying(engine.client)] if with_rival else [])]
         for way in ways:
-            outcome = await run(task, way, policy, branches)
+            outcome = await run(task, way, policy, branches, pictures)
             _say(f"{task.name}, {way.name}: {'done' if outcome.done else outcome.error or 'not done'} in {outcome.total:.1f} s")
             outcomes.append(outcome)
     return outcomes
@@ -126,7 +128,7 @@ async def _go(options: argparse.Namespace, directory: Path) -> tuple[list[Outcom
             policy = Model(endpoint, await stack.enter_async_context(aiohttp.ClientSession()))
         # What a model did once it would do otherwise the next time: nothing to be done again.
         with_rival = not options.no_rival and endpoint is None
-        outcomes = await measure(engine, choose(options.only), options.branches, policy, with_rival)
+        outcomes = await measure(engine, choose(options.only), options.branches, policy, with_rival, options.pictures)
         size = await _size(engine)
     return outcomes, await criu_seconds(directory, options.branches, *size)
 
