@@ -6,6 +6,7 @@ One declaration for each method, and none of its logic: `click = calls(aio.Works
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import functools
 import threading
@@ -18,11 +19,17 @@ R = TypeVar("R")
 S = TypeVar("S")
 
 
+_CLOSED = "this client is closed"
+
+
 class Loop:
     """An event loop in a thread of its own, for one client and all that comes of it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        # What was handed over before it closes is among what `_end` finds.
+        self._lock = threading.Lock()
+        self._closing = False
         self._thread = threading.Thread(target=self._loop.run_forever, name="tclone", daemon=True)
         self._thread.start()
 
@@ -30,23 +37,44 @@ class Loop:
         """Wait for something asynchronous. Ctrl-C ends it, too. Raises RuntimeError once closed, or when called from within."""
         if threading.current_thread() is self._thread:
             raise RuntimeError("a blocking call within the client's own event loop would wait for itself")
-        if self._loop.is_closed():
-            _close(work)
-            raise RuntimeError("this client is closed")
-        future = asyncio.run_coroutine_threadsafe(_awaited(work), self._loop)
+        with self._lock:
+            if self._closing:
+                _close(work)
+                raise RuntimeError(_CLOSED)
+            future = asyncio.run_coroutine_threadsafe(_awaited(work), self._loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            raise RuntimeError(_CLOSED) from None
         except BaseException:
             future.cancel()
             raise
 
-    def close(self) -> None:
-        if self._loop.is_closed():
-            return
-        self.run(self._loop.shutdown_asyncgens())
+    def close(self, last: Callable[[], Awaitable[None]] | None = None) -> None:
+        """What other threads wait for ends with a RuntimeError; then `last` is done. Once closed it does nothing."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+        try:
+            asyncio.run_coroutine_threadsafe(self._end(last), self._loop).result()
+        finally:
+            self._stop()
+
+    def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _end(self, last: Callable[[], Awaitable[None]] | None) -> None:
+        """A generator that is at work cannot be closed: first its task ends."""
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        if last is not None:
+            await last()
+        await self._loop.shutdown_asyncgens()
 
 
 async def _awaited(work: Awaitable[R]) -> R:

@@ -31,7 +31,7 @@ class RunOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Info:
-    """A workspace. `generation` 0 was launched, 1 forked from such a one; `ports`: container port to host port; `raw`: all that the portal tells."""
+    """A workspace. `generation` 0 was launched, 1 forked from such a one; `paused`: its programs stand still; `ports`: container port to host port; `raw`: all that the portal tells."""
 
     id: str
     name: str
@@ -43,6 +43,7 @@ class Info:
     generation: int
     label: str
     desktop: bool
+    paused: bool
     ports: dict[int, int]
     network: str
     error: str | None
@@ -52,7 +53,7 @@ class Info:
     def of(cls, told: Mapping[str, Any]) -> Info:
         return cls(
             id=told["id"], name=told["name"], kind=told["kind"], state=told["state"], image=told["image"], parent=told.get("parent"),
-            index=told.get("index"), generation=told.get("generation") or 0, label=told.get("label") or "", desktop=bool(told.get("desktop")),
+            index=told.get("index"), generation=told.get("generation") or 0, label=told.get("label") or "", desktop=bool(told.get("desktop")), paused=bool(told.get("paused")),
             ports={int(inside): outside for inside, outside in (told.get("ports") or {}).items()}, network=told.get("network") or "",
             error=told.get("error"), raw=told,
         )  # fmt: skip

@@ -178,8 +178,7 @@ class Client(_Twin):
 
     def close(self) -> None:
         """Workspaces stay; what is open by this client ends."""
-        self._loop.run(self._it.close())
-        self._loop.close()
+        self._loop.close(self._it.close)
 
     run = makes(aio.Client.run, Workspace)
     workspaces = makes(aio.Client.workspaces, lambda loop, found: [Workspace(loop, one) for one in found])

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _READY_SECONDS = 300.0
 _WAIT_SECONDS = 30.0
+# Characters of a command that its error repeats.
+_SHOWN = 60
 # Of one request that waits for a picture.
 _MOST_WAIT_MS = 30_000
 
@@ -231,7 +233,8 @@ class Workspace(Desktop):
             done = Completed(await process.status(), bytes(outputs[1]), bytes(outputs[2]))
         if check and done.status != 0:
             last = done.stderr.decode(errors="replace").strip()[-300:]
-            raise CommandFailed(f"{self.id}: {_argv(argv)[0]} ended with {done.status}: {last}", command_status=done.status, stdout=done.stdout, stderr=done.stderr)
+            shown = argv[:_SHOWN] if isinstance(argv, str) else argv[0]
+            raise CommandFailed(f"{self.id}: {shown} ended with {done.status}{': ' * bool(last)}{last}", command_status=done.status, stdout=done.stdout, stderr=done.stderr)
         return done
 
     # Waiting

@@ -90,6 +90,36 @@ async def test_a_workspace_brings_a_client_of_its_own(reach: dict[str, Any], eng
     assert not [thread for thread in threading.enumerate() if thread.name == "tclone"]
 
 
+async def test_a_client_that_is_closed_ends_what_other_threads_wait_for(reach: dict[str, Any], engine: FakeEngine) -> None:
+    engine.add(name="desk")
+    told: list[str] = []
+
+    def listen(desk: tclone.Workspace, began: threading.Event) -> None:
+        try:
+            for event in desk.events():
+                told.append(event.type)
+                began.set()
+        except RuntimeError as error:
+            told.append(str(error))
+
+    def work() -> None:
+        began = threading.Event()
+        with tclone.Client(**reach) as client:
+            desk = client.workspace("desk")
+            listening = threading.Thread(target=listen, args=(desk, began))
+            listening.start()
+            # Each pause is told, once the listener is there.
+            while not began.wait(0.05):
+                desk.pause()
+                assert desk.info.paused
+                desk.resume()
+        listening.join(10)
+        assert not listening.is_alive() and told[-1] == "this client is closed" and not desk.info.paused
+        client.close()
+
+    await asyncio.to_thread(work)
+
+
 async def test_what_was_found_stays_when_its_block_is_left(agent: aio.Client, engine: FakeEngine) -> None:
     engine.add(name="desk")
     async with await agent.workspace("desk") as desk:
@@ -121,7 +151,7 @@ async def test_errors_are_one_tree_with_code_reason_and_holder(agent: aio.Client
     with pytest.raises(tclone.Refused) as refused:
         await desk.fork()
     assert refused.value.blockers == [{"pid": 7, "message": "io_uring"}]
-    with pytest.raises(tclone.CommandFailed, match="sh ended with 5: done"):
+    with pytest.raises(tclone.CommandFailed, match="ws-1: false ended with 5: done"):
         await desk.exec("false", check=True)
     engine.changed(engine.workspaces["ws-1"], state="starting")
     with pytest.raises(tclone.Conflict):
