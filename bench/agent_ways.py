@@ -19,7 +19,8 @@ _ENVIRONMENT = {
     "HOME": "/home/user", "USER": "user", "DISPLAY": ":1", "XDG_RUNTIME_DIR": "/run/user/1000", "DBUS_SESSION_BUS_ADDRESS": "unix:path=/run/user/1000/bus",
 }  # fmt: skip
 REACHED_SECONDS = 10.0
-_SHOWN_SECONDS, _LOOK_SECONDS = 90.0, 0.2
+# Three browsers that start at once on a busy machine have taken longer than 90 s.
+_SHOWN_SECONDS, _LOOK_SECONDS = 300.0, 0.2
 _SETTLE_MS = 1500
 # Of 255, of each of red, green and blue.
 _MOST_OFF = 24
@@ -58,7 +59,7 @@ class Desk:
     async def prepare(self, task: Task) -> None:
         """Bring it to where the task begins. Raises Internal."""
         if not await self.script(task.setup) or not await self.until(task.shown, _SHOWN_SECONDS):
-            raise Internal(f"the task `{task.name}` did not begin in {self.id}")
+            raise Internal(f"the task `{task.name}` did not begin in {self.id} within {_SHOWN_SECONDS:g} s")
         await self.client.screenshot(self.id, width=320, format="jpeg", settle_ms=_SETTLE_MS * 2)
 
     async def act(self, actions: Actions) -> bool:

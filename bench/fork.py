@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import os
 import shutil
-import signal
 import sys
 import tempfile
 from datetime import UTC, datetime
@@ -27,6 +26,7 @@ if __name__ == "__main__":
 from bench import criu as rival  # noqa: E402
 from bench import machine, programs, report  # noqa: E402
 from bench.contenders import Fork  # noqa: E402
+from bench.interrupts import EXIT_STATUS, interruptible  # noqa: E402
 from bench.leftovers import Leftovers  # noqa: E402
 from bench.own_engine import OwnEngine  # noqa: E402
 from bench.rounds import Bench, Measured  # noqa: E402
@@ -35,7 +35,6 @@ from engine.errors import BadRequest, EngineError, Internal, Unavailable  # noqa
 from tests.leaks import become_subreaper  # noqa: E402
 
 _RUNS, _QUICK_RUNS = 10, 3
-_INTERRUPTED = 130
 _DEFAULT_CACHE = "/var/cache/tclone"
 
 
@@ -136,29 +135,6 @@ class _Run:
         return 0 if all(line.runs(Fork.name) for line in self.measured) else Internal.exit_status
 
 
-async def _interruptible(run: _Run, directory: Path) -> bool:
-    """Run until the end or until a signal; then everything is taken back first. False when interrupted."""
-    loop = asyncio.get_running_loop()
-    task = asyncio.ensure_future(run.go(directory))
-
-    def stop() -> None:
-        if not task.cancelling():
-            _say("interrupted; removing what was made")
-            task.cancel()
-
-    caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    for number in caught:
-        loop.add_signal_handler(number, stop)
-    try:
-        await task
-        return True
-    except asyncio.CancelledError:
-        return False
-    finally:
-        for number in caught:
-            loop.remove_signal_handler(number)
-
-
 def main(argv: list[str] | None = None) -> int:
     """Run the benchmark; the exit status."""
     options = _arguments(argv)
@@ -177,8 +153,8 @@ def main(argv: list[str] | None = None) -> int:
     run = _Run(options, workloads)
     status = 0
     try:
-        if not asyncio.run(_interruptible(run, directory)):
-            status = _INTERRUPTED
+        if not asyncio.run(interruptible(run.go(directory))):
+            status = EXIT_STATUS
     except EngineError as error:
         print(f"bench: {error.message}", file=sys.stderr)
         status = error.exit_status

@@ -27,8 +27,9 @@ from bench import criu as rival  # noqa: E402
 from bench import machine, programs, report  # noqa: E402
 from bench.agent_loop import Outcome, Policy, Scripted, run  # noqa: E402
 from bench.agent_model import Model  # noqa: E402
-from bench.agent_tasks import GROUPS, Task, choose  # noqa: E402
+from bench.agent_tasks import GROUPS, choose  # noqa: E402
 from bench.agent_ways import Forking, Replaying, Way  # noqa: E402
+from bench.interrupts import EXIT_STATUS, interruptible  # noqa: E402
 from bench.leftovers import Leftovers  # noqa: E402
 from bench.model_endpoint import Endpoint  # noqa: E402
 from bench.own_engine import OwnEngine  # noqa: E402
@@ -60,16 +61,14 @@ def _say(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
-async def measure(engine: OwnEngine, tasks: list[Task], branches: int, policy: Policy, with_rival: bool, pictures: Path | None) -> list[Outcome]:
-    """Each task by each way, one after the other."""
-    outcomes = []
-    for task in tasks:
+async def measure(engine: OwnEngine, options: argparse.Namespace, policy: Policy, with_rival: bool, outcomes: list[Outcome]) -> None:
+    """Each task by each way, one after the other; each outcome is there as soon as it is known."""
+    for task in choose(options.only):
         ways: list[Way] = [Forking(engine.client), *([Replaying(engine.client)] if with_rival else [])]
         for way in ways:
-            outcome = await run(task, way, policy, branches, pictures)
+            outcome = await run(task, way, policy, options.branches, options.pictures)
             _say(f"{task.name}, {way.name}: {'done' if outcome.done else outcome.error or 'not done'} in {outcome.total:.1f} s")
             outcomes.append(outcome)
-    return outcomes
 
 
 async def criu_seconds(directory: Path, branches: int, processes: int, memory: int) -> tuple[float | None, str]:
@@ -117,20 +116,28 @@ def text(outcomes: list[Outcome], branches: int, criu: tuple[float | None, str])
     return "\n".join(lines)
 
 
-async def _go(options: argparse.Namespace, directory: Path) -> tuple[list[Outcome], tuple[float | None, str]]:
-    endpoint = Endpoint.of_environment()
-    async with contextlib.AsyncExitStack() as stack:
-        engine = await stack.enter_async_context(OwnEngine(directory, options.cache.absolute()))
-        async for _ in engine.client.build(_IMAGE):
-            pass
-        policy: Policy = Scripted()
-        if endpoint is not None:
-            policy = Model(endpoint, await stack.enter_async_context(aiohttp.ClientSession()))
-        # What a model did once it would do otherwise the next time: nothing to be done again.
-        with_rival = not options.no_rival and endpoint is None
-        outcomes = await measure(engine, choose(options.only), options.branches, policy, with_rival, options.pictures)
-        size = await _size(engine)
-    return outcomes, await criu_seconds(directory, options.branches, *size)
+class _Run:
+    """What there is to report so far."""
+
+    def __init__(self, options: argparse.Namespace, directory: Path) -> None:
+        self.outcomes: list[Outcome] = []
+        self.criu: tuple[float | None, str] = (None, "the run ended early")
+        self._options = options
+        self._directory = directory
+
+    async def go(self) -> None:
+        options, endpoint = self._options, Endpoint.of_environment()
+        async with contextlib.AsyncExitStack() as stack:
+            engine = await stack.enter_async_context(OwnEngine(self._directory, options.cache.absolute()))
+            async for _ in engine.client.build(_IMAGE):
+                pass
+            policy: Policy = Scripted()
+            if endpoint is not None:
+                policy = Model(endpoint, await stack.enter_async_context(aiohttp.ClientSession()))
+            # What a model did once it would do otherwise the next time: nothing to be done again.
+            await measure(engine, options, policy, not options.no_rival and endpoint is None, self.outcomes)
+            size = await _size(engine)
+        self.criu = await criu_seconds(self._directory, options.branches, *size)
 
 
 async def _size(engine: OwnEngine) -> tuple[int, int]:
@@ -142,7 +149,7 @@ async def _size(engine: OwnEngine) -> tuple[int, int]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the benchmark; the exit status: 1 when a task was not done."""
+    """Run the benchmark; the exit status: 1 when a task was not done, 130 when interrupted (what was measured is told)."""
     options = _arguments(argv)
     if os.geteuid() != 0:
         print("bench: needs root: it makes namespaces, mounts and control groups", file=sys.stderr)
@@ -152,22 +159,28 @@ def main(argv: list[str] | None = None) -> int:
     leftovers = Leftovers(directory)
     leftovers.start()
     before = machine.load_average()
+    bench, status = _Run(options, directory), 0
     try:
-        outcomes, criu = asyncio.run(_go(options, directory))
+        if not asyncio.run(interruptible(bench.go())):
+            status = EXIT_STATUS
     except EngineError as error:
         print(f"bench: {error.message}", file=sys.stderr)
-        return error.exit_status
-    print("\n".join(report.machine_lines(machine.facts())))
-    print(f"load average before {report.load_text(before)}, after {report.load_text(machine.load_average())}\n")
-    print(text(outcomes, options.branches, criu))
+        status = error.exit_status
+    facts, load = machine.facts(), {"before": before, "after": machine.load_average()}
+    print("\n".join(report.machine_lines(facts)))
+    print(f"load average before {report.load_text(load['before'])}, after {report.load_text(load['after'])}\n")
+    print(text(bench.outcomes, options.branches, bench.criu))
     if options.json is not None:
-        report.write_json(options.json, {"groups": GROUPS, "branches": options.branches, "outcomes": [one.public() for one in outcomes], "criu": criu})
-    left, _ = leftovers.check()
+        outcomes = [one.public() for one in bench.outcomes]
+        report.write_json(options.json, {"machine": facts, "load_average": load, "groups": GROUPS, "branches": options.branches, "outcomes": outcomes, "criu": bench.criu})
+    left, held = leftovers.check()
+    for line in held:
+        _say(f"still there: {line}")
     if left:
         print("bench: left behind (see " + str(directory) + "):\n  " + "\n  ".join(left), file=sys.stderr)
-        return Internal.exit_status
+        return status or Internal.exit_status
     shutil.rmtree(directory, ignore_errors=True)
-    return 0 if all(one.done for one in outcomes) else 1
+    return status or (0 if all(one.done for one in bench.outcomes) else 1)
 
 
 if __name__ == "__main__":
