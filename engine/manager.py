@@ -261,7 +261,7 @@ class Manager:
             await readiness.usable(self.executor, workspace)
             if workspace.desktop:
                 token = readiness.new_token()
-                await readiness.desktop_ready(workspace, token, readiness.DESKTOP_SECONDS, report)
+                await readiness.desktop_ready(workspace, token, readiness.DESKTOP_SECONDS, report, at_rest=True)
                 workspace.stream_token = token
             if workspace.state is State.STARTING:
                 workspace.move_to(State.READY)

@@ -1,4 +1,4 @@
-"""When a workspace is ready: a command ran in it; a desktop, when its stream also delivers a real picture."""
+"""When a workspace is ready: a command ran in it; a desktop, when its stream also delivers a real picture, at first one that has come to rest."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ DESKTOP_SECONDS = 180.0
 FIRST_FRAME_SECONDS = 60.0
 _POLL_SECONDS = 0.1
 _REQUEST_SECONDS = 10.0
+# A new session is complete when its picture has stood still so long, or has moved so long: there may be something in it that never rests.
+_REST_SECONDS = 0.5
+_RESTLESS_SECONDS = 5.0
 _PNG_LIMIT = 64 << 20
 
 Progress = Callable[[str], None]
@@ -111,10 +114,10 @@ class Desktop:
         except (aiohttp.ClientError, OSError):
             return False
 
-    async def has_picture(self) -> bool:
-        """Whether a screenshot shows more than one colour."""
+    async def picture(self) -> bytes | None:
+        """A screenshot as PNG; None while there is none that shows more than one colour."""
         png = await self._get("/api/screenshot?display=primary", self._workspace.master_token)
-        return png is not None and await asyncio.to_thread(shows_something, png)
+        return png if png is not None and await asyncio.to_thread(shows_something, png) else None
 
     async def _get(self, path: str, bearer: str | None) -> bytes | None:
         headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
@@ -132,8 +135,11 @@ class Desktop:
             return None
 
 
-async def desktop_ready(workspace: Workspace, token: str, seconds: float, progress: Progress) -> None:
-    """Wait until the stream server is up, give it `token`, and wait for a real picture. Raises Unavailable at the time limit."""
+async def desktop_ready(workspace: Workspace, token: str, seconds: float, progress: Progress, at_rest: bool = False) -> None:
+    """Wait until the stream server is up, give it `token`, and wait for a real picture; `at_rest`, also for the end of what is being drawn.
+
+    Raises Unavailable at the time limit.
+    """
     step = "stream server"
     try:
         async with asyncio.timeout(seconds), Desktop(workspace) as desktop:
@@ -146,12 +152,24 @@ async def desktop_ready(workspace: Workspace, token: str, seconds: float, progre
                 await asyncio.sleep(_POLL_SECONDS)
             step = "first picture"
             progress(step)
-            while not await desktop.has_picture():
+            while (picture := await desktop.picture()) is None:
                 await asyncio.sleep(_POLL_SECONDS)
+            if at_rest:
+                await _come_to_rest(desktop, picture)
     except TimeoutError:
         raise Unavailable(
             f"the desktop of {workspace.id} did not get past `{step}` within {seconds:g} s; see `tclone logs {workspace.id}`"
         ) from None
+
+
+async def _come_to_rest(desktop: Desktop, picture: bytes) -> None:
+    """A session that has just begun draws its background before its panel, and a click on what is not there yet is lost."""
+    began = since = asyncio.get_running_loop().time()
+    while (now := asyncio.get_running_loop().time()) - since < _REST_SECONDS and now - began < _RESTLESS_SECONDS:
+        await asyncio.sleep(_POLL_SECONDS)
+        newer = await desktop.picture()
+        if newer is not None and newer != picture:
+            picture, since = newer, asyncio.get_running_loop().time()
 
 
 def shows_something(png: bytes) -> bool:

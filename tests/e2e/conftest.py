@@ -51,6 +51,14 @@ def stack(host: LeakCounter, artifacts: Path) -> Iterator[Stack]:
         shutil.rmtree(directory)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def emptied(stack: Stack) -> Iterator[None]:
+    """No workspace is left to the next file, whose story begins without any: one that failed leaves its own."""
+    yield
+    if stack.is_up():
+        stack.empty()
+
+
 @pytest.fixture(scope="package")
 def browser(host: LeakCounter) -> Iterator[Browser]:
     with sync_playwright() as playwright:

@@ -11,6 +11,8 @@ _FEWEST_COLOURS = 64
 # Video is not exact: a pixel counts as changed when it differs by more than this, of 255.
 _NOISE = 24
 _FEWEST_CHANGED = 20
+# How much darker the darkest pixel is than the brightest, of 255, where an icon is; the desktop's background has 40 at most.
+ICON = 90
 
 
 def opened(png: bytes) -> Image.Image:
@@ -31,6 +33,12 @@ def changed(before: Image.Image, after: Image.Image) -> int:
         return 0
     difference = ImageChops.difference(before, after).convert("L")
     return sum(difference.histogram()[_NOISE:])
+
+
+def contrast(image: Image.Image) -> int:
+    """How much darker the darkest pixel is than the brightest, of 255."""
+    darkest, brightest = image.convert("L").getextrema()
+    return brightest - darkest
 
 
 def moves(before: Image.Image, after: Image.Image) -> bool:

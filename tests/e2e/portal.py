@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,8 @@ _MILLISECONDS = 1000
 SCREEN = (1280, 800)
 # Between two keys; a quick typist.
 _KEY_DELAY_MS = 25
+# Half an icon's size.
+_ICON = 12
 # Buttons in the desktop's panel, by desktop coordinates.
 PANEL_TERMINAL = (53, 780)
 
@@ -179,6 +182,19 @@ class Tile:
         page.mouse.move(area["x"] + x * area["width"] / SCREEN[0], area["y"] + y * area["height"] / SCREEN[1], steps=3)
         page.mouse.down()
         page.mouse.up()
+
+    def click_icon(self, x: int, y: int) -> None:
+        """Click on an icon of the panel, once there is one: the session draws the panel after the desktop's background, and a desktop is live before."""
+        until(f"an icon at {x}, {y} of {self.workspace}", lambda: pictures.contrast(self._around(x, y)) >= pictures.ICON)
+        self.click(x, y)
+
+    def _around(self, x: int, y: int) -> Image.Image:
+        """What the frame shows around a place of the desktop, as large as an icon."""
+        picture = self.picture()
+        across, down = picture.width / SCREEN[0], picture.height / SCREEN[1]
+        return picture.crop(
+            (int((x - _ICON) * across), int((y - _ICON) * down), math.ceil((x + _ICON) * across), math.ceil((y + _ICON) * down))
+        )
 
     def click_window(self, title: str) -> None:
         """Click into the middle of the window whose title starts so, so that it has the keyboard."""

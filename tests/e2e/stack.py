@@ -58,6 +58,16 @@ class Stack:
     def down(self) -> None:
         self.tclone("down")
 
+    def is_up(self) -> bool:
+        """Between `up` and `down`, by whomever."""
+        return (self.config.run / "supervisor.json").exists()
+
+    def empty(self) -> None:
+        """Remove every workspace, whatever state it is in."""
+        left = [workspace["id"] for workspace in self.workspaces().values()]
+        if left:
+            self.tclone("rm", *left)
+
     def tclone(self, *argv: str, timeout: float = PATIENCE) -> str:
         """Standard output of the command line. Raises AssertionError with its errors when it fails."""
         done = subprocess.run(

@@ -47,7 +47,7 @@ def test_a_desktop_with_a_terminal(portal: Portal, stack: Stack) -> None:
     stack.stop_repeats(workspace)
     tile = portal.tile(workspace)
     tile.wait_live()
-    tile.click(*PANEL_TERMINAL)
+    tile.click_icon(*PANEL_TERMINAL)
     tile.click_window(TERMINAL)
     tile.enter("PS1='$ '; clear")
     assert held(stack, workspace) == (0, 0)

@@ -86,7 +86,7 @@ def test_open_a_terminal_by_the_mouse_and_type(portal: Portal, stack: Stack, ids
         stack.output(ids[SOURCE], f"cat > {name}", stdin=(GUEST / name).read_bytes())
     stack.stop_repeats(ids[SOURCE])
     tile = portal.tile(ids[SOURCE])
-    tile.click(*PANEL_TERMINAL)
+    tile.click_icon(*PANEL_TERMINAL)
     tile.window(TERMINAL)
     # Out of the way of what comes; a person would drag it.
     stack.output(ids[SOURCE], f"wmctrl -r '{TERMINAL}' -e 0,40,420,560,280")
