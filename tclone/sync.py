@@ -185,6 +185,7 @@ class Client(_Twin):
     workspace = makes(aio.Client.workspace, Workspace)
     images = calls(aio.Client.images)
     me = calls(aio.Client.me)
+    request = calls(aio.Client.request)
     events = streams(aio.Client.events)
 
 

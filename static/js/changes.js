@@ -19,6 +19,8 @@ export class ChangesPanel {
   #found = null;
   #loading = 0;
   #note = new Note();
+  // What the words mean where the other side has a life of its own.
+  #meaning = h("p", { className: "panel-hint", hidden: true });
   #select = h("select", { id: "changes-base", on: { change: () => this.#compareWith(this.#select.value) } });
   // What the desktop wrote by itself: whether it is shown, and the line that says how much of it there is.
   #all = false;
@@ -33,7 +35,7 @@ export class ChangesPanel {
     this.#same = snippet(() => ({ method: "GET", path: `${one(id)}/diff?base=${this.#base}` }));
     const refresh = button(words.refresh, { iconName: "reload", iconOnly: true, caption: words.refreshCaption, kind: "quiet", on: () => this.#compareWith(this.#base) });
     const base = h("div", { className: "base" }, h("label", { htmlFor: "changes-base", textContent: words.against }), this.#select);
-    this.element = h("section", { className: "changes-panel" }, panelHead(words.title, refresh), base, this.#note.element, this.#own, this.#list, this.#file, this.#same.element);
+    this.element = h("section", { className: "changes-panel" }, panelHead(words.title, refresh), base, this.#meaning, this.#note.element, this.#own, this.#list, this.#file, this.#same.element);
   }
 
   update(workspace) {
@@ -57,9 +59,20 @@ export class ChangesPanel {
     this.#select.replaceChildren(...choices.map(([value, label]) => h("option", { value, textContent: label, selected: value === this.#base })));
   }
 
+  /** The workspace on the other side, which goes on and changes, too; null: an image, which stays as it is. */
+  get #other() {
+    return store.workspaces.get(this.#base === "parent" ? this.#workspace.parent : this.#base) ?? null;
+  }
+
+  #kinds() {
+    return this.#other ? words.sides(this.#other.name) : words.kinds;
+  }
+
   async #compareWith(base) {
     this.#base = base;
     this.#same.refresh();
+    this.#meaning.hidden = this.#other === null;
+    if (this.#other) this.#meaning.textContent = words.meaning(this.#other.name, base === "parent");
     const number = (this.#loading += 1);
     this.#closeFile();
     this.#list.replaceChildren();
@@ -85,7 +98,7 @@ export class ChangesPanel {
       button(this.#all ? common.hide : words.show, { kind: "small", on: () => this.#showOwn(!this.#all) }),
     );
     const count = (kind) => changes.filter(({ change }) => change === kind).length;
-    const text = changes.length ? words.summary(count("added"), count("changed"), count("deleted")) : words.none;
+    const text = changes.length ? words.summary(this.#kinds(), count("added"), count("changed"), count("deleted")) : words.none;
     this.#note.say(done.truncated || changes.length > MOST_SHOWN ? `${text} ${words.truncated(Math.min(MOST_SHOWN, changes.length))}` : text);
     this.#list.replaceChildren(...changes.slice(0, MOST_SHOWN).map((change) => this.#row(change)));
   }
@@ -97,8 +110,8 @@ export class ChangesPanel {
   }
 
   #row({ change, path, encoded, kind, size: now, before }) {
-    const sign = h("span", { className: `sign ${change}`, textContent: SIGNS[change], title: words.kinds[change], aria: { hidden: "true" } });
-    const said = h("span", { className: "sr-only", textContent: `${words.kinds[change]}: ` });
+    const sign = h("span", { className: `sign ${change}`, textContent: SIGNS[change], title: this.#kinds()[change], aria: { hidden: "true" } });
+    const said = h("span", { className: "sr-only", textContent: `${this.#kinds()[change]}: ` });
     const figure = kind !== "file" ? words.fileKinds[kind] ?? kind : now === null || before === null || now === before ? size(now ?? before) : `${size(before)} → ${size(now)}`;
     const inner = [sign, said, h("span", { className: "change-path", textContent: path }), h("span", { className: "muted figure", textContent: figure })];
     const content = kind === "file" ? h("button", { type: "button", className: "change", on: { click: () => this.#openFile(encoded) } }, ...inner) : h("div", { className: "change" }, ...inner);

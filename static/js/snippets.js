@@ -1,6 +1,7 @@
 // The action of a page as a program would do it: curl and Python, with a placeholder where the API token goes.
 
 import { h, prose } from "./dom.js";
+import { python } from "./snippet_python.js";
 import { common, snippets as words } from "./strings.js";
 
 const LANGUAGE_KEY = "tclone-snippet";
@@ -28,45 +29,6 @@ export function curl(action, origin = location.origin) {
   return `${login}\njq -r '"X-TClone-Key: " + .key' session.json |\n${lines([CURL, "-b cookies", from, "-H @-", ...curlRest(action, origin)])}`;
 }
 
-/** A Python literal of a JSON value; JSON's strings are Python's. */
-function literal(value) {
-  if (value === null) return "None";
-  if (typeof value === "boolean") return value ? "True" : "False";
-  if (Array.isArray(value)) return `[${value.map(literal).join(", ")}]`;
-  if (typeof value === "object") return `{${Object.entries(value).map(([key, item]) => `${JSON.stringify(key)}: ${literal(item)}`).join(", ")}}`;
-  return JSON.stringify(value);
-}
-
-function pythonRequest({ method, path, body, send }, origin, headers) {
-  const type = body !== undefined ? ', "Content-Type": "application/json"' : send ? ', "Content-Type": "application/octet-stream"' : "";
-  const made = ["request = urllib.request.Request(", `    ${JSON.stringify(origin + path)},`, `    method=${JSON.stringify(method)},`, `    headers={${headers}${type}},`];
-  if (body !== undefined) made.push(`    data=json.dumps(${literal(body)}).encode(),`);
-  if (send) made.push(`    data=open(${JSON.stringify(send)}, "rb").read(),`);
-  return [...made, ")"];
-}
-
-const pythonEnd = ({ save }) => (save ? `    open(${JSON.stringify(save)}, "wb").write(answer.read())` : "    print(answer.read().decode())");
-const TLS = 'ssl.create_default_context(cafile="ca.pem")';
-
-export function python(action, origin = location.origin) {
-  const begin = ["import json, os, ssl, urllib.request", ""];
-  if (!action.person) {
-    const request = pythonRequest(action, origin, '"Authorization": "Bearer " + os.environ["TCLONE_TOKEN"]');
-    return [...begin, ...request, `with urllib.request.urlopen(request, context=${TLS}) as answer:`, pythonEnd(action)].join("\n");
-  }
-  const from = `"Origin": ${JSON.stringify(origin)}`;
-  const login = [
-    `opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=${TLS}), urllib.request.HTTPCookieProcessor())`,
-    "login = urllib.request.Request(",
-    `    ${JSON.stringify(`${origin}/api/v1/login`)},`,
-    `    headers={${from}, "Content-Type": "application/json"},`,
-    '    data=open("login.json", "rb").read(),',
-    ")",
-    'key = json.load(opener.open(login))["key"]',
-  ];
-  return [...begin, ...login, ...pythonRequest(action, origin, `${from}, "X-TClone-Key": key`), "with opener.open(request) as answer:", pythonEnd(action)].join("\n");
-}
-
 const WRITERS = { curl, python };
 
 /** A part of a dialog that folds out. `action()` gives `{method, path, body?, send?, save?, person?}` of the moment: the JSON body, or the file that is
@@ -83,7 +45,7 @@ export function snippet(action, { open = false } = {}) {
   const refresh = () => {
     const now = action();
     code.textContent = WRITERS[language](now);
-    note.replaceChildren(...prose(now.person ? words.personNote : words.note));
+    note.replaceChildren(...prose(now.person ? words.personNote : words.notes[language]));
     Object.keys(WRITERS).forEach((name, index) => choices[index].setAttribute("aria-pressed", String(name === language)));
   };
   const choose = (name) => {

@@ -275,8 +275,11 @@ export const snippets = {
   title: "The same by the API",
   curl: "curl",
   python: "Python",
-  note: "`TCLONE_TOKEN` is an API token that may do it; `ca.pem` is what `tclone ca` prints. Secrets go in by standard input: other users of a machine see the arguments of its commands.",
-  personNote: "Only a person may do it, not a token: `login.json` has your `user` and `password`. A hold ends 30 s after the last page of that login was closed.",
+  notes: {
+    curl: "`TCLONE_TOKEN` is an API token that may do it; `ca.pem` is what `tclone ca --pem` prints. Secrets go in by standard input: other users of a machine see the arguments of its commands.",
+    python: "The package `tclone` comes with TClone: `pip install` its directory. `TCLONE_TOKEN`, or `~/.config/tclone/token`, is an API token that may do it; `ca.pem` is what `tclone ca --pem` prints.",
+  },
+  personNote: "Only a person may do it, not a token, so by a login: `login.json` has your `user` and `password`, `ca.pem` is what `tclone ca --pem` prints. A hold ends 30 s after the last page of that login was closed.",
   language: "Language",
 };
 
@@ -433,9 +436,11 @@ export const changes = {
   ownShown: "Files that the desktop writes by itself are shown, too.",
   comparing: "Comparing…",
   none: "No difference.",
-  summary: (added, changed, deleted) => `${added} added, ${changed} changed, ${deleted} deleted.`,
+  summary: (kinds, added, changed, deleted) => `${added} ${kinds.added}, ${changed} ${kinds.changed}, ${deleted} ${kinds.deleted}.`,
   truncated: (count) => `The first ${count} are shown.`,
   kinds: { added: "added", changed: "changed", deleted: "deleted" },
+  sides: (name) => ({ added: "only here", changed: "different", deleted: `only in ${name}` }),
+  meaning: (name, isParent) => `As both are now: ${name} ${isParent ? "has gone on since the fork, and may have changed" : "goes on and may change"}, too.`,
   fileKinds: { directory: "folder", link: "link", fifo: "pipe", socket: "socket", device: "device" },
   back: "All changes",
   save: "Save",

@@ -66,8 +66,8 @@ def test_what_a_branch_changed_is_shown_against_its_parent(portal: Portal, stack
     stack.output(branch, "sed -i 's/^100$/a hundred/' made-inside; rm 'a file & more.txt'")
     changes = panel(portal, "Changes")
     row = lambda name: changes.locator(".change-list li", has_text=name)  # noqa: E731
-    expect(row(f"/home/user/{new.name}")).to_contain_text("added", timeout=MS)
-    expect(row("/home/user/a file & more.txt")).to_contain_text("deleted")
+    expect(row(f"/home/user/{new.name}")).to_contain_text("only here", timeout=MS)
+    expect(row("/home/user/a file & more.txt")).to_contain_text("only in ")
     row("/home/user/made-inside").get_by_role("button").click()
     expect(changes.locator(".diff tr.added")).to_have_text("100+a hundred", timeout=MS)
     expect(changes.locator(".diff tr.deleted")).to_have_text("100−100")

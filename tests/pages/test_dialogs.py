@@ -9,7 +9,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from playwright.async_api import Page, expect
+from playwright.async_api import Locator, Page, expect
 
 from tests.portal.browsing import tile_of
 from tests.portal.conftest import Portal
@@ -87,9 +87,14 @@ socket.getaddrinfo = lambda host, *rest, **more: find("127.0.0.1" if host.endswi
 """
 
 
+async def code_of(part: Locator) -> str:
+    """The command that a dialog or a panel shows."""
+    return await part.locator(".snippet-code").inner_text()
+
+
 async def _shown(page: Page) -> list[str]:
     """The words of the snippet's last command, and of what is piped into it."""
-    text = await page.get_by_role("dialog").locator(".snippet-code").inner_text()
+    text = await code_of(page.get_by_role("dialog"))
     return shlex.split(text.replace("\\\n", " ").replace("|\n", "| ").splitlines()[-1])
 
 

@@ -175,17 +175,21 @@ async def test_changes(page: Page) -> None:
     await expect(panel.locator(".diff tr.added")).to_have_text(re.compile(r"\+<b>second</b>"))
     await expect(panel.locator(".diff tr.deleted .line-number").first).to_have_text("2")
     await panel.get_by_role("button", name="All changes").click()
-    await expect(panel.get_by_text("1 added, 1 changed, 1 deleted.")).to_be_visible()
+    await expect(panel.get_by_text("1 only here, 1 different, 1 only in desk.")).to_be_visible()
     await expect(panel.locator(".change-list li")).to_have_count(3)
     # Logs of the desktop itself are counted, and shown when asked for.
     await expect(panel.get_by_text("2 files that the desktop writes by itself")).to_be_visible()
     await panel.get_by_role("button", name="Show", exact=True).click()
-    await expect(panel.get_by_text("1 added, 3 changed, 1 deleted.")).to_be_visible()
+    await expect(panel.get_by_text("1 only here, 3 different, 1 only in desk.")).to_be_visible()
     await expect(panel.locator(".change-list li", has_text="stream.log")).to_be_visible()
     await panel.get_by_role("button", name="Hide", exact=True).click()
     options = await panel.get_by_label("Compared with").locator("option").all_inner_texts()
     assert options == ["its parent, desk", "its image, webtop-xfce"]
+    # The parent goes on, too: what it has made since is not what this one has deleted. An image stays as it is.
+    await expect(panel.get_by_text("desk has gone on since the fork")).to_be_visible()
     await panel.get_by_label("Compared with").select_option("image")
+    await expect(panel.get_by_text("1 added, 1 changed, 1 deleted.")).to_be_visible()
+    await expect(panel.get_by_text("has gone on since the fork")).to_be_hidden()
     await expect(panel.locator(".change-list li")).to_have_count(3)
 
 
