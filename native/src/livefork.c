@@ -333,6 +333,15 @@ static int command_learn(const struct job *job)
     return EXIT_DONE;
 }
 
+/* Before the rest is understood, which opens descriptors. */
+static pid_t source_of(int argc, char **argv)
+{
+    for (int i = 2; i < argc - 1; i++)
+        if (strcmp(argv[i], "--source") == 0)
+            return atoi(argv[i + 1]);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     static struct job job;
@@ -351,7 +360,7 @@ int main(int argc, char **argv)
     const char *command = argc > 1 ? argv[1] : "";
     job.control.started = monotonic_ns();
     if (strcmp(command, "fork") == 0)
-        shield_start();
+        shield_start(source_of(argc, argv));
     if (argc > 1 && parse(&job, argc - 1, argv + 1) == 0) {
         bool source = job.world.source_pid > 0;
         if (strcmp(command, "fork") == 0 && source && job.branch_count > 0)

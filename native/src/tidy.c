@@ -1,5 +1,6 @@
 #include "tidy.h"
 #include "freeze.h"
+#include "hold.h"
 #include "inject.h"
 #include "memory.h"
 #include "tasks.h"
@@ -111,12 +112,15 @@ int tidy(pid_t source_pid, struct error *err)
         struct world *world = must_alloc(sizeof *world);
         world->source_pid = source_pid;
         if (freeze(world, err) < 0) {
-            if (strcmp(err->code, "unsupported") != 0 || monotonic_ns() > deadline)
+            if (strcmp(err->code, "unsupported") != 0 || monotonic_ns() > deadline) {
+                hold_end(source_pid);
                 return -1;
+            }
             *err = (struct error){ 0 };         /* the killed fork's child may still trace it, behind its shield */
             usleep(SHIELD_PAUSE_US);
             continue;
         }
+        hold_end(source_pid);       /* what is done now lets single threads take steps */
         int busy = tidy_frozen(world, err);
         thaw(world);
         if (busy <= 0)

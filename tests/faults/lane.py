@@ -1,9 +1,9 @@
 """Fault injection: a workspace that stands still is forked again and again, each time with one fault, and must be the same afterwards.
 
-    python -m tests.faults.lane [--seconds N] [--seed N] [--exhaustive] [--only KIND]...
+    python -m tests.faults.lane [--seconds N] [--seed N] [--exhaustive [--calls FIRST-LAST]] [--only KIND]...
 
-Faults (`KINDS`): livefork killed at a phase (`phase`), its working child at the n-th system call (`kill`), the process that waits for it there
-(`first`); its n-th call failing (`errno`); the branch killed at a phase (`branch`); the n-th call of the branch's restorer, or of a process it
+Faults (`KINDS`): livefork killed at a phase (`phase`), its working child at its n-th system call (`kill`), the process that waits for it at the n-th of
+both (`first`); its n-th call failing (`errno`); the branch killed at a phase (`branch`); the n-th call of the branch's restorer, or of a process it
 makes, failing (`restore`).
 """
 
@@ -105,17 +105,11 @@ class Lane:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"the workspace is not ready: {self.source.read('/var/log/tclone/console.log')}")
             await asyncio.sleep(0.05)
-        # pid 1 waits in sigwaitinfo, which a stop ends with EINTR if nobody conceals it: its errno keeps that from the first time on.
-        try:
-            await self.harness.fork(self.source, stop_at="frozen")
-        except ForkError:
-            pass
-        await asyncio.sleep(0.5)
         self.before = state.state_of(self.source.pid)
         self.leftovers = self._host()
-        for kind in ("errno", "restore"):
+        for kind in ("errno", "kill", "restore"):
             self.totals[kind] = await self._count(kind)
-        self.totals["kill"] = self.totals["first"] = self.totals["errno"]
+        self.totals["first"] = self.totals["errno"]
 
     async def __aexit__(self, *error: object) -> None:
         await self.harness.__aexit__(*error)
@@ -166,7 +160,7 @@ class Lane:
     async def _count(self, kind: str) -> int:
         """How many system calls there are to be hit, from a fork without a fault."""
         result, report = await self._fork(Fault(kind))
-        if isinstance(result, ForkError) and kind == "errno":
+        if isinstance(result, ForkError) and kind != "restore":
             raise result
         if isinstance(result, ForkResult):
             await self._remove(result)
@@ -182,11 +176,14 @@ class Lane:
     async def _fork(self, fault: Fault) -> tuple[ForkResult | ForkError, str]:
         report = self.directory / "report"
         report.unlink(missing_ok=True)
-        what = (str(fault.error) if fault.error else "first" if fault.kind == "first" else "kill") + (f"@{fault.number}" if fault.number >= 0 else "")
+        what = "worker" if fault.kind == "kill" else str(fault.error) if fault.error else "first"
+        what += f"@{fault.number}" if fault.number >= 0 else ""
         inject = [str(self.programs / "inject"), str(report), what, str(fault.count)]
         attached: list[subprocess.Popen] = []
         options: dict = {}
-        if fault.kind in ("kill", "first", "errno"):
+        if fault.kind == "kill" and fault.count:
+            options["kill_at"] = f"call:{fault.count}"
+        elif fault.kind in ("kill", "first", "errno"):
             options["launcher"] = [*inject, "run"]
         elif fault.kind == "restore":
             options["when_staged"] = lambda branches: attached.append(_attach(inject, branches[0]))
@@ -236,15 +233,15 @@ class Lane:
 
     # Which faults
 
-    def faults(self, generator: random.Random, kinds: tuple[str, ...], exhaustive: bool) -> Iterator[Fault]:
-        """Every phase; then calls: all of them, or one after the other at random without end."""
+    def faults(self, generator: random.Random, kinds: tuple[str, ...], calls: range | None) -> Iterator[Fault]:
+        """Every phase; then system calls: those of the range, or (None) one after the other at random without end."""
         for kind in ("phase", "branch"):
             if kind in kinds:
                 yield from (Fault(kind, phase=phase) for phase in PHASES)
         counting = [kind for kind in ("kill", "first", "errno", "restore") if kind in kinds]
-        if exhaustive:
+        if calls is not None:
             for kind in counting:
-                for count in range(1, self.totals[kind] + 1):
+                for count in range(calls.start, min(calls.stop, self.totals[kind] + 1)):
                     yield Fault(kind, count=count, error=0 if kind in ("kill", "first") else generator.choice(ERRORS))
             return
         while counting:
@@ -286,16 +283,21 @@ def parse_fault(text: str) -> Fault:
     return Fault(kind, phase=place)
 
 
+def _calls(text: str) -> range:
+    first, _, last = text.partition("-")
+    return range(int(first), int(last) + 1)
+
+
 async def run(
-    directory: Path, seconds: float, seed: int, kinds: tuple[str, ...] = KINDS, exhaustive: bool = False, chosen: Sequence[Fault] = ()
+    directory: Path, seconds: float, seed: int, kinds: tuple[str, ...] = KINDS, calls: range | None = None, chosen: Sequence[Fault] = ()
 ) -> dict:
     """Outcomes as plain data: {"seed", "totals", "tried", "ended": {text: count}, "wrong": [{"fault", "ended", "wrong"}]}."""
     generator = random.Random(seed)
     outcomes: list[Outcome] = []
     async with Lane(directory) as lane:
         deadline = time.monotonic() + seconds
-        for fault in chosen or lane.faults(generator, kinds, exhaustive):
-            if not exhaustive and time.monotonic() > deadline and len(outcomes) >= FEWEST:
+        for fault in chosen or lane.faults(generator, kinds, calls):
+            if calls is None and time.monotonic() > deadline and len(outcomes) >= FEWEST:
                 break
             print(f"{fault}: ", end="", file=sys.stderr, flush=True)
             outcome = await lane.attempt(fault)
@@ -316,6 +318,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--exhaustive", action="store_true", help="every system call once, however long it takes")
+    parser.add_argument("--calls", type=_calls, default=range(1, sys.maxsize), metavar="FIRST-LAST", help="with --exhaustive: of each kind these alone")
     parser.add_argument("--fault", action="append", metavar="KIND:COUNT[:ERRNO[:NUMBER]]", help="these alone")
     parser.add_argument("--only", action="append", choices=KINDS)
     arguments = parser.parse_args()
@@ -323,7 +326,7 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix="tclone-faults-"))
     try:
         report = asyncio.run(
-            run(directory, arguments.seconds, arguments.seed, tuple(arguments.only or KINDS), arguments.exhaustive,
+            run(directory, arguments.seconds, arguments.seed, tuple(arguments.only or KINDS), arguments.calls if arguments.exhaustive else None,
                 [parse_fault(text) for text in arguments.fault or []])
         )  # fmt: skip
     finally:

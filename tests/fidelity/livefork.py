@@ -99,7 +99,8 @@ class ForkRun:
     ) -> None:
         """`launcher` is put before livefork's command line. `when_stopped` gets livefork's pid once it has stopped itself at the phase
         `stop_at`, and the branches; without it livefork is killed there. `learnt`: what is told to livefork about the kernel.
-        `kill_at`: the name of a moment at which the process that was started is killed by the child that works for it (native/src/shield.h).
+        `kill_at`: the name of a moment at which the process that was started is killed by the child that works for it (native/src/shield.h); with
+        "worker:" before it, the child itself is; "call:N": the child, at its n-th system call.
         """
         self.kill_at = kill_at
         self.learnt = learnt or Learnt()

@@ -70,11 +70,11 @@ async def _fork_and_finish(harness: Harness, source: Container, names: list[str]
     assert await finish(source, names, "source") == passed
 
 
-async def _kill_amid_delicate_work(directory: Path) -> None:
+async def _kill_amid_delicate_work(directory: Path, victim: str) -> None:
     async with Harness(directory) as harness:
         source = await start_programs(harness, _DELICATE, directory / "programs")
         threads = len(_thread_states(source.pid))
-        for moment in MOMENTS:
+        for moment in (victim + name for name in MOMENTS):
             with pytest.raises(ForkError) as failure:
                 await harness.fork(source, kill_at=moment)
             assert failure.value.status == -9, moment
@@ -131,6 +131,7 @@ def test_source_survives_livefork_killed_at(phase: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_source_survives_livefork_killed_amid_what_must_not_be_left_half_done(tmp_path: Path) -> None:
+@pytest.mark.parametrize("victim", ["", "worker:"], ids=["the process that was started", "the child that works for it"])
+def test_source_survives_livefork_killed_amid_what_must_not_be_left_half_done(victim: str, tmp_path: Path) -> None:
     """Processes with a filter that kills, unread bytes of terminals and messages of queues are what they were."""
-    _in_a_child(_kill_amid_delicate_work(tmp_path / "harness"))
+    _in_a_child(_kill_amid_delicate_work(tmp_path / "harness", victim))

@@ -1,11 +1,12 @@
 /*
- * Make one system call of a program fail, or kill the program at it.
+ * Make one system call of a program fail, or kill the program at it, or count its calls.
  *
  *     inject REPORT WHAT N run COMMAND ARGUMENT...   trace a command from its start
  *     inject REPORT WHAT N attach PID                trace a running process and what it forks; says "attached" on standard output first
  *
- * WHAT is an errno (12), `kill` (the child that works for the command, shield.h) or `first` (the command itself); with "@NUMBER" behind it only that
- * system call counts. Calls are counted over all traced threads in the order in which they are entered; N = 0 counts only.
+ * WHAT is an errno (12) or `first` (the command is killed); with "@NUMBER" behind it only that system call counts. Calls are counted over all traced
+ * threads in the order in which they are entered; N = 0 counts only. `worker` only counts, those of the child that works for the command (shield.h): it is
+ * killed by livefork's own means, since whoever is traced by this program is not seen to by livefork.
  * Once the call has been hit everything is let go, so that the rest runs as it does without a tracer. REPORT receives one line,
  * "hit NUMBER" (of the system call) or "counted TOTAL". `run` ends as the command ends.
  */
@@ -40,8 +41,8 @@ struct tracee {
 static struct tracee tracees[MAX_TRACEES];
 static int tracee_count;
 static long counted, wanted;
-static int wanted_errno;    /* 0 = kill */
-static bool kills_first;
+static int wanted_errno;    /* 0 = kill, or nothing */
+static bool counts_worker;      /* and nothing else */
 static pid_t worker;        /* the first child of the command; 0 = it has none yet */
 static long wanted_number = -1;     /* -1 = any system call */
 static const char *report_path;
@@ -170,6 +171,8 @@ static bool at_syscall(struct tracee *tracee, pid_t command)
     if (ptrace(PTRACE_GETREGS, tracee->tid, 0, &regs) < 0)
         return false;
     long number = (long)regs.orig_rax;
+    if (counts_worker && tracee->tid != worker)
+        return false;
     if (wanted_number < 0 ? is_beside_the_point(number) : number != wanted_number)
         return false;
     if (++counted != wanted)
@@ -180,9 +183,8 @@ static bool at_syscall(struct tracee *tracee, pid_t command)
         set_result(tracee->tid, -1, -ENOSYS);       /* no call is made; the result is put in at its exit */
         return false;
     }
-    kill_process(tracee, worker && !kills_first ? worker : command);
-    if (kills_first || !worker)
-        forget(tracee_of(command));             /* its end is waited for by the caller */
+    kill_process(tracee, command);
+    forget(tracee_of(command));                 /* its end is waited for by the caller */
     let_all_go();
     return true;
 }
@@ -282,13 +284,13 @@ static int attach(pid_t pid)
 int main(int argc, char **argv)
 {
     if (argc < 6) {
-        fprintf(stderr, "usage: inject REPORT ERRNO|kill|first N run COMMAND... | attach PID\n");
+        fprintf(stderr, "usage: inject REPORT ERRNO|first|worker N run COMMAND... | attach PID\n");
         return 125;
     }
     report_path = argv[1];
     const char *only = strchr(argv[2], '@');
-    kills_first = strncmp(argv[2], "first", 5) == 0;
-    wanted_errno = strncmp(argv[2], "kill", 4) == 0 || kills_first ? 0 : atoi(argv[2]);
+    counts_worker = strcmp(argv[2], "worker") == 0;
+    wanted_errno = strncmp(argv[2], "first", 5) == 0 || counts_worker ? 0 : atoi(argv[2]);
     wanted_number = only ? atol(only + 1) : -1;
     wanted = atol(argv[3]);
     return strcmp(argv[4], "run") == 0 ? run(argv + 5) : attach(atoi(argv[5]));
