@@ -13,7 +13,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,14 +70,8 @@ class Cgroups:
 
         Without this call workspaces get no groups there.
         """
-        if layout() not in ("v1", "hybrid"):
-            return
-        context = syscalls.fsopen("cgroup2")
-        try:
-            syscalls.fsconfig_create(context)
-            self._beside = syscalls.fsmount(context)
-        finally:
-            os.close(context)
+        if layout() in ("v1", "hybrid"):
+            self._beside = _whole_v2_tree()
 
     def close(self) -> None:
         if self._beside >= 0:
@@ -207,6 +203,38 @@ class Cgroups:
         for root in self._roots():
             with contextlib.suppress(OSError):
                 (root / self.parent).rmdir()
+
+
+def _whole_v2_tree() -> int:
+    """A detached mount of the v2 tree from its root on. Raises OSError.
+
+    A new mount made in the host's own cgroup namespace would set the tree's options (nsdelegate, memory_recursiveprot), which are one set
+    for all mounts, to none. So one that is there is cloned; where there is none, the new one is made in another cgroup namespace.
+    """
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields, _, kind = line.partition(" - ")
+        root, place, options = fields.split(" ")[3:6]
+        if kind.startswith("cgroup2 ") and root == "/" and "rw" in options.split(","):
+            with contextlib.suppress(OSError):      # something else may lie over it
+                return syscalls.open_tree(_unescaped(place), clone=True)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_new_v2_mount).result()
+
+
+def _unescaped(place: str) -> str:
+    """A path as mountinfo writes it, with blanks and the like as three octal digits."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), place)
+
+
+def _new_v2_mount() -> int:
+    """For a thread that ends afterwards. Its cgroup namespace begins at the group it is in: the root, while nobody uses the tree."""
+    syscalls.unshare(syscalls.CLONE_NEWCGROUP)
+    context = syscalls.fsopen("cgroup2")
+    try:
+        syscalls.fsconfig_create(context)
+        return syscalls.fsmount(context)
+    finally:
+        os.close(context)
 
 
 def pass_on(group: Path, controllers: tuple[str, ...]) -> None:
