@@ -10,7 +10,8 @@ from engine.client import EngineClient
 from engine.errors import Internal, Unavailable, Unsupported
 from tests.agents.desk import Desk, eventually
 
-pytestmark = [pytest.mark.desktop, pytest.mark.slow, pytest.mark.timeout(600)]
+# The first of the directory waits for the image, which may have to be built.
+pytestmark = [pytest.mark.desktop, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 PAGE = "data:text/html,<title>Page</title><h1>Heading</h1><button onclick=document.title='Pressed'>Press me</button><input value=abc>"
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from tests.chromium import chromium
 from tests.e2e.portal import Portal
 from tests.e2e.stack import Stack
 from tests.leaks import LeakCounter
 
-CHROMIUM = "/usr/bin/chromium"
 ARTIFACTS = Path(__file__).resolve().parents[2] / "test-artifacts"
 _FAILED = pytest.StashKey[dict[str, str]]()
 
@@ -61,12 +61,8 @@ def emptied(stack: Stack) -> Iterator[None]:
 
 @pytest.fixture(scope="package")
 def browser(host: LeakCounter) -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        # No sandbox: the tests run as root, where Chromium refuses it. The pages under test are our own.
-        launched = playwright.chromium.launch(
-            executable_path=CHROMIUM,
-            args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--force-color-profile=srgb"],
-        )
+    with sync_playwright() as playwright, chromium() as options:
+        launched = playwright.chromium.launch(**options)
         yield launched
         launched.close()
 

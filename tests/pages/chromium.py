@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 
 from playwright.async_api import Browser, Playwright
 
+from tests.chromium import chromium
 from tests.portal.browsing import close
-
-_PROGRAM = "/usr/bin/chromium"
-# No sandbox: the tests run as root, where Chromium refuses it. The pages under test are our own.
-_OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--force-color-profile=srgb"]
 
 
 class Chromium:
@@ -20,12 +17,14 @@ class Chromium:
     def __init__(self, playwright: Playwright) -> None:
         self._playwright = playwright
         self._running: Browser | None = None
+        self._home = ExitStack()
 
     @asynccontextmanager
     async def lent(self) -> AsyncIterator[Browser]:
         """The browser for one test. The contexts that the test leaves are closed after it; one that does not close costs the browser."""
         if self._running is None or not self._running.is_connected():
-            self._running = await self._playwright.chromium.launch(executable_path=_PROGRAM, args=_OPTIONS)
+            self._home.close()
+            self._running = await self._playwright.chromium.launch(**self._home.enter_context(chromium()))
         browser = self._running
         yield browser
         for context in browser.contexts:
@@ -38,3 +37,4 @@ class Chromium:
         browser, self._running = self._running, None
         if browser is not None:
             await close(browser)
+        self._home.close()
