@@ -4,23 +4,18 @@
  * different events than a queue holds to bring that about, and only names differ without end.
  */
 #include "kinds.h"
-#include "watch_place.h"
+#include "watch.h"
 #include "../descriptors.h"
 #include "../mounts.h"
 #include "../parts/parts.h"
-#include "../proc.h"
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/fanotify.h>
-#include <sys/ioctl.h>
 #include <sys/syscall.h>
 
 #define LINK "anon_inode:[fanotify]"
-#define FDINFO_LIMIT (64u << 20)
-#define MAX_QUEUED_EVENTS 131072    /* sysctl; with more than these FAN_Q_OVERFLOW would be too expensive to bring about */
 #define SCRATCH_DIRECTORY "/dev/shm/.tclone-fanotify"
 /* What an event of the scratch directory takes: itself, the directory's handle, a name; the file's own handle. FAN_Q_OVERFLOW does not fit behind one. */
 #define EVENT_BYTES 64
@@ -74,16 +69,11 @@ static int read_flags(const struct description *description, const char *text, s
     return 0;
 }
 
-static char *read_fdinfo(const struct description *description, struct error *err)
-{
-    return proc_read(err, FDINFO_LIMIT, NULL, "/proc/self/fdinfo/%d", description->local);
-}
-
 static int check(struct world *world, const struct description *description, struct error *err)
 {
     (void)world;
     struct fanotify_group group;
-    AUTO_FREE char *text = read_fdinfo(description, err);
+    AUTO_FREE char *text = watch_fdinfo(description, err);
     return text ? read_flags(description, text, &group, err) : -1;
 }
 
@@ -105,20 +95,12 @@ static int take_mark(const struct world *world, const struct description *descri
 static int capture(struct world *world, struct description *description, struct error *err)
 {
     struct fanotify_group *group = description->data = must_alloc(sizeof *group);
-    int bytes = 0;
-    group->unread = ioctl(description->local, FIONREAD, &bytes) == 0 && bytes > 0;
+    group->unread = watch_unread(description);
     any_unread |= group->unread;
-    AUTO_FREE char *text = read_fdinfo(description, err);
+    AUTO_FREE char *text = watch_fdinfo(description, err);
     if (!text || read_flags(description, text, group, err) < 0)
         return -1;
-    for (char *line = strstr(text, "fanotify ino:"), *next; line; line = next) {
-        next = strstr(line + 1, "fanotify ino:");
-        if (next)
-            next[-1] = 0;
-        if (take_mark(world, description, line, err) < 0)
-            return -1;
-    }
-    return 0;
+    return watch_each(world, description, text, "fanotify ino:", take_mark, err);
 }
 
 /* ---- emit ---- */
@@ -167,13 +149,6 @@ static int emit(struct plan *plan, const struct description *description, enum s
 
 /* ---- what was not read ---- */
 
-static int queue_limit(void)
-{
-    struct error ignored = { 0 };
-    AUTO_FREE char *text = proc_read(&ignored, 64, NULL, "/proc/sys/fs/fanotify/max_queued_events");
-    return text ? atoi(text) : 0;
-}
-
 /* All names are equally long, and so are the events. */
 static uint64_t name_in_turn(struct plan *plan, int number)
 {
@@ -193,8 +168,8 @@ static void emit_overflow(struct batch *batch, const struct description *descrip
     char name[sizeof SCRATCH_DIRECTORY + 16];
     snprintf(name, sizeof name, SCRATCH_DIRECTORY "-%d", description->index);
     uint64_t directory = plan_string(plan, name);
-    int limit = queue_limit();
-    if (limit <= 0 || limit > MAX_QUEUED_EVENTS)
+    int limit = watch_queue_limit("fanotify");
+    if (!limit)
         return;
     EMIT(batch, what, SYS_fcntl, fd, F_SETFL, (uint64_t)(description->flags | O_NONBLOCK));
     EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_mkdir, directory, 0700);
@@ -219,22 +194,15 @@ static void emit_overflow(struct batch *batch, const struct description *descrip
 
 static bool can_overflow(const struct description *description)
 {
-    const struct process *holder = description->holder;
     const struct fanotify_group *group = description->data;
-    return group->unread && (group->flags & FAN_REPORT_NAME) && holder->root && strcmp(holder->root, "/") == 0;
+    return match(description) && group->unread && (group->flags & FAN_REPORT_NAME) && watch_holder_at_root(description);
 }
 
 static int overflow_emit(struct batch *batch, const struct thread *thread, struct error *err)
 {
     (void)err;
-    const struct process *process = thread->process;
-    if (!any_unread || thread != &process->threads[0])
-        return 0;
-    for (int i = 0; i < process->fd_count; i++) {
-        const struct description *description = process->fds[i].description;
-        if (match(description) && description->holder == process && description->holder_fd == process->fds[i].fd && can_overflow(description))
-            emit_overflow(batch, description);
-    }
+    if (any_unread)
+        watch_emit_lost(batch, thread, can_overflow, emit_overflow);
     return 0;
 }
 

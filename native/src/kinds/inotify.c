@@ -1,29 +1,23 @@
 /*
- * inotify. Where a watched inode is, watch_place.c finds out. Whatever changes while the branch is made happens before
+ * inotify. Where a watched inode is, watch.c finds out. Whatever changes while the branch is made happens before
  * its watches exist. Events not read yet cannot be looked at without taking them, so in a branch IN_Q_OVERFLOW stands for them: the kernel's own
  * word for "events were lost, look again".
  */
-#include "watch_place.h"
+#include "watch.h"
 #include "../mounts.h"
 #include "../descriptors.h"
 #include "../parts/parts.h"
 #include "../plan.h"
-#include "../proc.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
-#include <sys/ioctl.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
-#define FDINFO_LIMIT (64u << 20)
 #define MAX_WATCH 100000
 #define DRAIN_BYTES (64u << 10)
-#define MAX_QUEUED_EVENTS 131072    /* sysctl; with more than these IN_Q_OVERFLOW would be too expensive to bring about */
 
 struct watch {
     int number;
@@ -72,21 +66,11 @@ static int take_watch(const struct world *world, const struct description *descr
 static int capture(struct world *world, struct description *description, struct error *err)
 {
     struct inotify_set *set = description->data = must_alloc(sizeof *set);
-    int bytes = 0;
-    if (ioctl(description->local, FIONREAD, &bytes) == 0 && bytes > 0) {
-        set->unread = true;
-        any_unread = true;
-    }
-    AUTO_FREE char *text = proc_read(err, FDINFO_LIMIT, NULL, "/proc/self/fdinfo/%d", description->local);
-    if (!text)
+    set->unread = watch_unread(description);
+    any_unread |= set->unread;
+    AUTO_FREE char *text = watch_fdinfo(description, err);
+    if (!text || watch_each(world, description, text, "inotify wd:", take_watch, err) < 0)
         return -1;
-    for (char *line = strstr(text, "inotify wd:"), *next; line; line = next) {
-        next = strstr(line + 1, "inotify wd:");
-        if (next)
-            next[-1] = 0;
-        if (take_watch(world, description, line, err) < 0)
-            return -1;
-    }
     if (set->count)
         qsort(set->watches, (size_t)set->count, sizeof *set->watches, by_wd);
     return 0;
@@ -120,13 +104,6 @@ static void emit_drain(struct batch *batch, uint64_t slot, int events, const cha
         EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_read, slot, room, (uint64_t)(events < at_once ? events : at_once) * sizeof(struct inotify_event));
 }
 
-static int queue_limit(void)
-{
-    struct error ignored = { 0 };
-    AUTO_FREE char *text = proc_read(&ignored, 64, NULL, "/proc/sys/fs/inotify/max_queued_events");
-    return text ? atoi(text) : 0;
-}
-
 /*
  * Fill the queue with reads and writes of a device, by turns since an event equal to the last one is not queued; one too many, and IN_Q_OVERFLOW comes
  * behind them. Then they are read away. 16384 system calls take 10 to 20 ms, so that comes after the source's pause.
@@ -134,8 +111,8 @@ static int queue_limit(void)
 static void emit_overflow(struct batch *batch, uint64_t slot, const char *what)
 {
     struct plan *plan = batch->plan;
-    int limit = queue_limit();
-    if (limit <= 0 || limit > MAX_QUEUED_EVENTS)
+    int limit = watch_queue_limit("inotify");
+    if (!limit)
         return;
     uint64_t zero = plan_string(plan, "/dev/zero"), byte = plan_reserve(plan, 1);
     EMIT(batch, what, SYS_openat, (uint64_t)AT_FDCWD, zero, O_RDWR | O_CLOEXEC);
@@ -150,24 +127,21 @@ static void emit_overflow(struct batch *batch, uint64_t slot, const char *what)
 }
 
 /* By a process that has changed its root the device cannot be opened. */
-static bool holder_can_overflow(const struct description *description)
+static bool lost_by_holder(const struct description *description)
 {
-    const struct process *holder = description->holder;
-    return holder && holder->root && strcmp(holder->root, "/") == 0;
+    return match(description) && ((const struct inotify_set *)description->data)->unread && watch_holder_at_root(description);
+}
+
+static void emit_overflow_by_holder(struct batch *batch, const struct description *description)
+{
+    emit_overflow(batch, (uint64_t)description->holder_fd, description_label(description));
 }
 
 static int overflow_emit(struct batch *batch, const struct thread *thread, struct error *err)
 {
     (void)err;
-    const struct process *process = thread->process;
-    if (!any_unread || thread != &process->threads[0])
-        return 0;
-    for (int i = 0; i < process->fd_count; i++) {
-        const struct description *description = process->fds[i].description;
-        if (match(description) && description->holder == process && description->holder_fd == process->fds[i].fd
-            && ((const struct inotify_set *)description->data)->unread && holder_can_overflow(description))
-            emit_overflow(batch, (uint64_t)description->holder_fd, description_label(description));
-    }
+    if (any_unread)
+        watch_emit_lost(batch, thread, lost_by_holder, emit_overflow_by_holder);
     return 0;
 }
 
@@ -193,7 +167,7 @@ static int emit(struct plan *plan, const struct description *description, enum s
         dropped += next - before - 1;
     }
     emit_drain(batch, slot, dropped, what);     /* each dropped watch left an IN_IGNORED event */
-    if (set->unread && !holder_can_overflow(description))
+    if (set->unread && !lost_by_holder(description))
         emit_overflow(batch, slot, what);
     if (!(description->flags & O_NONBLOCK))
         EMIT(batch, what, SYS_fcntl, slot, F_SETFL, 0);

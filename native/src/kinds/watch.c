@@ -1,11 +1,17 @@
 /* handle.c turns a file handle into a path. */
-#include "watch_place.h"
+#include "watch.h"
 #include "handle.h"
 #include "../files.h"
+#include "../proc.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+
+#define FDINFO_LIMIT (64u << 20)
 
 /*
  * File systems without handles (devpts, parts of /proc), directories that the overlay keeps under another name: look at what processes stand in
@@ -73,4 +79,54 @@ uint64_t watch_place_path(struct plan *plan, const struct watch_place *place)
         return plan_string(plan, place->path);
     snprintf(held, sizeof held, "/proc/self/fd/%lu", (unsigned long)SLOT(plan, place->held));
     return plan_string(plan, held);
+}
+
+char *watch_fdinfo(const struct description *description, struct error *err)
+{
+    return proc_read(err, FDINFO_LIMIT, NULL, "/proc/self/fdinfo/%d", description->local);
+}
+
+int watch_each(const struct world *world, const struct description *description, char *fdinfo, const char *start, watch_take *take, struct error *err)
+{
+    for (char *line = strstr(fdinfo, start), *next; line; line = next) {
+        next = strstr(line + 1, start);
+        if (next)
+            next[-1] = 0;
+        if (take(world, description, line, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+bool watch_unread(const struct description *description)
+{
+    int bytes = 0;
+    return ioctl(description->local, FIONREAD, &bytes) == 0 && bytes > 0;
+}
+
+int watch_queue_limit(const char *kind)
+{
+    struct error ignored = { 0 };
+    AUTO_FREE char *text = proc_read(&ignored, 64, NULL, "/proc/sys/fs/%s/max_queued_events", kind);
+    int limit = text ? atoi(text) : 0;
+    return limit > 0 && limit <= WATCH_QUEUE_MOST ? limit : 0;
+}
+
+bool watch_holder_at_root(const struct description *description)
+{
+    const struct process *holder = description->holder;
+    return holder && holder->root && strcmp(holder->root, "/") == 0;
+}
+
+void watch_emit_lost(struct batch *batch, const struct thread *thread, bool (*lost)(const struct description *description),
+                     void (*emit)(struct batch *batch, const struct description *description))
+{
+    const struct process *process = thread->process;
+    if (thread != &process->threads[0])
+        return;
+    for (int i = 0; i < process->fd_count; i++) {
+        const struct description *description = process->fds[i].description;
+        if (description->holder == process && description->holder_fd == process->fds[i].fd && lost(description))
+            emit(batch, description);
+    }
 }
