@@ -63,6 +63,7 @@ from portal.principal import Role
 from portal.private import Private
 from portal.quotas import Quotas
 from portal.rates import Rates
+from portal.requests import watched
 from portal.routes import LONGEST_BODY, Router
 from portal.settings import Settings, SettingsStore
 from portal.sessions import ABSOLUTE_SECONDS, IDLE_SECONDS, Session
@@ -136,7 +137,7 @@ class Control:
         self.public = self._public(Pages(self._is_admin, by_provider=provider is not None))
 
     def _public(self, pages: Pages) -> web.Application:
-        guards = [logs.follow, self.tracing.follow, self._metrics.count, ended_lines, pages.html_errors, security.errors, security.canonical_host, security.same_origin]
+        guards = [watched(logs.follow, self.tracing.follow, self._metrics.count), ended_lines, pages.html_errors, security.errors, security.canonical_host, security.same_origin]
         app = web.Application(middlewares=guards, client_max_size=LONGEST_BODY)
         app[security.SESSIONS] = self.sessions
         passwords = Passwords(self.database)

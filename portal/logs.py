@@ -12,7 +12,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
@@ -30,8 +30,6 @@ _KEY = web.RequestKey("request_id", str)
 
 # One line for each request, only in JSON: people read the audit log.
 _requests = logging.getLogger("portal.requests")
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def configure(form: str, level: int = logging.INFO) -> None:
@@ -93,40 +91,28 @@ class Answer:
     status = 500
 
 
-async def answered(handler: Handler, request: web.Request, answer: Answer) -> web.StreamResponse:
-    """Hand a request on and set `answer`: aiohttp's refusals come as exceptions, any other exception becomes a 500."""
-    try:
-        response = await handler(request)
-    except web.HTTPException as refusal:
-        answer.status = refusal.status
-        raise
-    answer.status = response.status
-    return response
-
-
 @contextlib.contextmanager
-def following(identity: str, method: str) -> Iterator[Answer]:
+def following(identity: str, method: str, answer: Answer) -> Iterator[None]:
     """A request: what is logged inside belongs to it, and at its end comes a line of its own."""
-    answer = Answer()
     known: dict[str, Any] = {"request_id": identity}
     token = _current.set(known)
     begun = time.perf_counter()
     try:
-        yield answer
+        yield
     finally:
         ms = round((time.perf_counter() - begun) * 1000, 1)
         _requests.info("request", extra={"fields": {"method": method[:_LONGEST_METHOD], "status": answer.status, "ms": ms}})
         _current.reset(token)
 
 
-@web.middleware
-async def follow(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Every request of control, by the id that the stream process gave it."""
+@contextlib.contextmanager
+def follow(request: web.Request, answer: Answer) -> Iterator[None]:
+    """Every request of control, by the id that the stream process gave it (portal.requests.Watch)."""
     given = request.headers.get(ID_HEADER, "")
     identity = request[_KEY] = given if _ID.fullmatch(given) else new_id()
-    with following(identity, request.method) as answer:
+    with following(identity, request.method, answer):
         note(route=route_of(request))
-        return await answered(handler, request, answer)
+        yield
 
 
 async def add_id(request: web.Request, response: web.StreamResponse) -> None:

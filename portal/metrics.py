@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from portal import workers
 from portal.feed import Feed
-from portal.logs import Answer, answered, route_of
+from portal.logs import Answer, route_of
 from portal.sessions import Sessions
 
 log = logging.getLogger(__name__)
@@ -29,8 +30,6 @@ _STREAM = {
     "port_connections": "Connections to published ports open now",
     "buffered": "Bytes waiting in relays",
 }
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Metrics:
@@ -62,13 +61,12 @@ class Metrics:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    @web.middleware
-    async def count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Every request, by the route that took it: addresses themselves would make a series each."""
+    @contextlib.contextmanager
+    def count(self, request: web.Request, answer: Answer) -> Iterator[None]:
+        """Every request, by the route that took it (portal.requests.Watch): addresses themselves would make a series each."""
         begun = time.perf_counter()
-        answer = Answer()
         try:
-            return await answered(handler, request, answer)
+            yield
         finally:
             route = route_of(request)
             self._requests.labels(request.method if route != "none" else "other", route, str(answer.status)).inc()

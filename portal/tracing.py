@@ -11,13 +11,13 @@ import contextlib
 import importlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
 from aiohttp import web
 
-from portal.logs import Answer, answered, route_of
+from portal.logs import Answer, route_of
 
 _log = logging.getLogger(__name__)
 _SERVICE = "tclone-portal"
@@ -26,7 +26,6 @@ _NS_PER_MS = 1_000_000
 _MILESTONES = ("prepare", "frozen", "resumed", "usable", "hooks", "first_frame")
 _CLOSE_SECONDS = 3.0
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _span: ContextVar[Any] = ContextVar("span", default=None)
 
 
@@ -61,18 +60,19 @@ class Tracing:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.to_thread(self._provider.shutdown), _CLOSE_SECONDS)
 
-    @web.middleware
-    async def follow(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """A span for every request, named by its route: addresses hold paths of files. What a client sends as its trace is not taken over."""
+    @contextlib.contextmanager
+    def follow(self, request: web.Request, answer: Answer) -> Iterator[None]:
+        """A span for every request, named by its route (portal.requests.Watch): addresses hold paths of files. What a client sends as its trace is not
+        taken over."""
         if self._tracer is None:
-            return await handler(request)
+            yield
+            return
         route = route_of(request)
         span = self._tracer.start_span(f"{request.method} {route}", kind=self._trace.SpanKind.SERVER)
         span.set_attributes({"http.request.method": request.method, "http.route": route})
         token = _span.set((self, span))
-        answer = Answer()
         try:
-            return await answered(handler, request, answer)
+            yield
         finally:
             _span.reset(token)
             span.set_attribute("http.response.status_code", answer.status)

@@ -203,7 +203,8 @@ class StreamServer:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         identity = logs.new_id()
-        with logs.following(identity, request.method) as answer:
+        answer = logs.Answer()
+        with logs.following(identity, request.method, answer):
             response = await self._answer(request, identity)
             if not response.prepared:
                 response.headers["Server"] = SERVER

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from engine.config import Config
 from portal.app import Options
+from portal.requests import watched
 from portal.tracing import Tracing
 from tests.portal.conftest import PATIENCE, Portal
 from tests.portal.fake_engine import FakeEngine
@@ -78,7 +79,7 @@ class TestCollector:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
         monkeypatch.setenv("OTEL_SERVICE_NAME", "ours")
         tracing = Tracing(Config.from_environment().otlp_endpoint)
-        app = web.Application(middlewares=[tracing.follow])
+        app = web.Application(middlewares=[watched(tracing.follow)])
 
         async def fine(_: web.Request) -> web.Response:
             return web.Response()
