@@ -88,7 +88,6 @@ def test_a_shell_in_the_page_runs_what_is_typed(portal: Portal, stack: Stack) ->
 
 
 def test_a_server_is_found_published_and_reached(portal: Portal, stack: Stack) -> None:
-    branch = stack.workspaces()[BRANCH]["id"]
     portal.page.keyboard.type("mkdir web && cd web && echo from the branch > index.html && python3 -m http.server --bind 127.0.0.1 8123 &\n", delay=10)
     ports = panel(portal, "Ports")
     row = ports.locator(".port-list li", has_text=":8123")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from engine.bundle import rlimits
 from tests.engine import guest
+from tests.fidelity.apart import run_apart
 from tests.fidelity.harness import Harness, own_mount_namespace
 from tests.fidelity.livefork import Container
 
@@ -69,11 +69,7 @@ async def _fork(directory: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_memory_for_a_process_that_has_much_of_everything_is_bounded(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.fidelity.test_bounds", str(tmp_path / "harness")],
-        cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=110, check=False, env=os.environ,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    run_apart("tests.fidelity.test_bounds", tmp_path / "harness", seconds=110)
 
 
 if __name__ == "__main__":

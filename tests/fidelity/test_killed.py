@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import traceback
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fidelity.harness import Harness, finish, own_mount_namespace, start_programs
+from tests.fidelity.apart import run_in_child
+from tests.fidelity.harness import Harness, finish, start_programs
 from tests.fidelity.livefork import Container, ForkError
 
 pytestmark = [pytest.mark.root]
@@ -107,20 +107,9 @@ def _traced(pid: int) -> list[int]:
 
 
 def _in_a_child(work: Coroutine[Any, Any, None]) -> None:
-    """Run it in a process of its own: the private mount namespace is for the whole process. Nothing is left of it afterwards."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            own_mount_namespace()
-            asyncio.run(work)
-            status = 0
-        except BaseException:  # the child must never return into pytest
-            traceback.print_exc()
-        finally:
-            os._exit(status)
+    """Run it in a process of its own; nothing is left of it afterwards."""
+    pid = run_in_child(lambda: asyncio.run(work))
     work.close()
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "see stderr"
     assert _left_behind(pid) == {"cgroups": [], "processes": []}
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from engine import syscalls
 from tests.fidelity import programs
-from tests.fidelity.harness import Harness, finish, own_mount_namespace
+from tests.fidelity.apart import run_in_child
+from tests.fidelity.harness import Harness, finish
 from tests.fidelity.livefork import Container, ForkError
 
 pytestmark = [pytest.mark.root]
@@ -95,26 +93,10 @@ async def _refuse(directory: Path, program: str, words: str, times: int) -> None
         assert source.alive
 
 
-def _in_child(work: Callable[[], None]) -> None:
-    """Run it in a process of its own: the private mount namespace is for the whole process."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            own_mount_namespace()
-            work()
-            status = 0
-        except BaseException as error:  # the child must never return into pytest
-            print(f"{error!r}", file=sys.stderr, flush=True)
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "see stderr"
-
-
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("options", [[], ["--tcp-close"]], ids=["default", "tcp-close"])
 def test_outward_connections_end_in_the_branch_only(options: list[str], tmp_path: Path) -> None:
-    _in_child(lambda: asyncio.run(_fork_and_check(tmp_path / "harness", options)))
+    run_in_child(lambda: asyncio.run(_fork_and_check(tmp_path / "harness", options)))
 
 
 @pytest.mark.timeout(180)
@@ -123,4 +105,4 @@ def test_outward_connections_end_in_the_branch_only(options: list[str], tmp_path
     [("vsock", "machine's host (vsock)", 1), ("corked", "holds an unfinished datagram", 2), ("ring", "shares with the kernel", 1)],
 )
 def test_what_cannot_be_forked_is_refused_by_name(program: str, words: str, times: int, tmp_path: Path) -> None:
-    _in_child(lambda: asyncio.run(_refuse(tmp_path / "harness", program, words, times)))
+    run_in_child(lambda: asyncio.run(_refuse(tmp_path / "harness", program, words, times)))

@@ -43,7 +43,7 @@ def start() -> None:
     wait_for("the stopped job", lambda: "Stopped" in _screen("shell"))
     wait_for("the prompt", lambda: ">>>" in _screen("python"))
     _type("python", "value = 41; words = ['kept']")
-    _type("make", f"make -j2; echo make ended $?")
+    _type("make", "make -j2; echo make ended $?")
     wait_for("the first targets", lambda: (HOME / "made").read_text().count("done") >= 2)
 
 
