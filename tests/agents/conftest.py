@@ -1,6 +1,7 @@
 """One engine with the desktop image and one desktop for all tests of agents' input; what a test forks is removed after it.
 
 `desk`   a real desktop: `.act()`, `.shell()`, `.editor()`, `.watch()`
+`portal` the control process before the engine
 `stack`  both processes of the portal before the engine
 """
 
@@ -13,10 +14,12 @@ from dataclasses import replace
 import pytest
 
 from engine.client import EngineClient
+from portal.app import Options
+from portal.control import serving
 from portal.setup import prepare
-from tests.agents.desk import Desk
-from tests.engine.support import Engine, host_counted, own_engine
-from tests.leaks import LeakCounter
+from tests.agents.desk import Desk, eventually
+from tests.engine.support import Engine, own_engine
+from tests.portal.conftest import Portal
 from tests.stream.stack import Stack, until
 
 IMAGE = "webtop-xfce"
@@ -24,24 +27,10 @@ SOURCE = "source"
 
 
 @pytest.fixture(scope="package")
-def host() -> Iterator[LeakCounter]:
-    with host_counted() as counter:
-        yield counter
-
-
-@pytest.fixture(scope="package")
-def engine(host: LeakCounter) -> Iterator[Engine]:
+def engine() -> Iterator[Engine]:
     """A running engine with one desktop that is ready."""
-    with own_engine(host, "tclone-agents-", _start) as made:
+    with own_engine("tclone-agents-", IMAGE, lambda client: client.launch(IMAGE, name=SOURCE, wait=True)) as made:
         yield made
-
-
-async def _start(engine: Engine) -> None:
-    await engine.start()
-    async with engine.client() as client:
-        async for _ in client.build(IMAGE):
-            pass
-        await client.launch(IMAGE, name=SOURCE, wait=True)
 
 
 @pytest.fixture
@@ -73,6 +62,22 @@ async def stack(engine: Engine) -> AsyncIterator[Stack]:
         yield made
     finally:
         await made.stop()
+
+
+@pytest.fixture
+async def portal(engine: Engine) -> AsyncIterator[Portal]:
+    """The control process, before the real engine."""
+    config = replace(engine.config, portal_user="root")
+    password = await password_of(engine)
+    async with serving(config, Options()) as control:
+        served = Portal(config, password, control)
+        await eventually("the portal sees the engine", lambda: _up(served))
+        yield served
+        await served.close()
+
+
+async def _up(portal: Portal) -> bool:
+    return portal.control.feed.engine == "up"
 
 
 async def password_of(engine: Engine) -> str:

@@ -5,38 +5,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
-from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from PIL import Image
 
-from portal.app import Options
-from portal.control import serving
-from tests.agents.conftest import password_of
 from tests.agents.desk import Desk, eventually
-from tests.engine.support import Engine
-from tests.portal.conftest import Client, Portal
-from tests.portal.test_actions import program
+from tests.portal.conftest import Client, Portal, program
 
 pytestmark = [pytest.mark.desktop, pytest.mark.slow, pytest.mark.timeout(600)]
-
-
-@pytest.fixture
-async def portal(engine: Engine) -> AsyncIterator[Portal]:
-    """The control process, before the real engine."""
-    config = replace(engine.config, portal_user="root")
-    password = await password_of(engine)
-    async with serving(config, Options()) as control:
-        served = Portal(config, password, control)
-        await eventually("the portal sees the engine", lambda: _up(served))
-        yield served
-        await served.close()
-
-
-async def _up(portal: Portal) -> bool:
-    return portal.control.feed.engine == "up"
 
 
 async def identity_of(desk: Desk) -> str:

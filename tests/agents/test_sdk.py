@@ -18,12 +18,9 @@ from engine.client import EngineClient
 from engine.config import REPO
 from tclone import aio
 from tests.agents.desk import PATIENCE, Desk, eventually
-from tests.agents.test_portal import portal
 from tests.engine.support import Engine
 from tests.portal.conftest import Portal, token_of
 from tests.portal.front import Front
-
-__all__ = ["portal"]
 
 pytestmark = [pytest.mark.desktop, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -11,8 +11,7 @@ import pytest
 
 from engine.client import EngineClient
 from tests.applications.programs import GUEST
-from tests.engine.support import Engine, host_counted, own_engine
-from tests.leaks import LeakCounter
+from tests.engine.support import Engine, own_engine
 
 IMAGE = "applications"
 IMAGES = Path(__file__).with_name("images")
@@ -20,23 +19,10 @@ PLACE = "/opt/applications"
 
 
 @pytest.fixture(scope="package")
-def host() -> Iterator[LeakCounter]:
-    with host_counted() as counter:
-        yield counter
-
-
-@pytest.fixture(scope="package")
-def engine(host: LeakCounter) -> Iterator[Engine]:
+def engine() -> Iterator[Engine]:
     """A running engine that has the image, for all tests: filling the pool takes longer than most of them."""
-    with own_engine(host, "tclone-app-", _start, TCLONE_IMAGES=str(IMAGES)) as made:
+    with own_engine("tclone-app-", IMAGE, TCLONE_IMAGES=str(IMAGES)) as made:
         yield made
-
-
-async def _start(engine: Engine) -> None:
-    await engine.start()
-    async with engine.client() as client:
-        async for _ in client.build(IMAGE):
-            pass
 
 
 @pytest.fixture

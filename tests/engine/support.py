@@ -91,31 +91,35 @@ class Engine:
 
 
 @contextlib.contextmanager
-def own_engine(host: LeakCounter, prefix: str, start: Callable[[Engine], Awaitable[None]], **variables: str) -> Iterator[Engine]:
-    """An engine for many tests, with directories of its own and the cache of packages that there is. `start` starts it and readies what they need."""
+def own_engine(prefix: str, image: str, ready: Callable[[EngineClient], Awaitable[object]] | None = None, **variables: str) -> Iterator[Engine]:
+    """An engine for many tests that has an image, with directories of its own and the cache of packages that there is. `ready` readies what else
+    they need. What the host holds is counted before it starts and after it ended."""
+    counter = LeakCounter()
+    counter.start()
     # A short path, which Unix sockets need.
     directory = Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))
     if "TCLONE_CACHE" in os.environ:
         variables["TCLONE_CACHE"] = os.environ["TCLONE_CACHE"]
     made = Engine(directory / "data", directory / "run", variables)
-    host.own_engine(made.config.data, made.run)
+    counter.own_engine(made.config.data, made.run)
     try:
-        asyncio.run(start(made))
+        asyncio.run(_started(made, image, ready))
         yield made
         asyncio.run(made.remove_everything())
     finally:
         status = asyncio.run(made.stop())
         shutil.rmtree(directory)
     assert status == 0
-
-
-@contextlib.contextmanager
-def host_counted() -> Iterator[LeakCounter]:
-    """Counts what the host holds before the engine starts and after it ended."""
-    counter = LeakCounter()
-    counter.start()
-    yield counter
     counter.check(within=20.0)
+
+
+async def _started(engine: Engine, image: str, ready: Callable[[EngineClient], Awaitable[object]] | None) -> None:
+    await engine.start()
+    async with engine.client() as client:
+        async for _ in client.build(image):
+            pass
+        if ready is not None:
+            await ready(client)
 
 
 def make_image(config: Config, name: str = IMAGE) -> str:
