@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import shutil
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -449,17 +448,6 @@ def _start_time(workspace: Workspace) -> int:
         return syscalls.start_time(workspace.pid)
     except (OSError, IndexError, ValueError):
         raise Internal(f"the first process of {workspace.id} ended at once; `tclone logs` may say why") from None
-
-
-def kill_process(pid: int, start: int) -> None:
-    """SIGKILL a process if it is still the one that started at `start`."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        pidfd = syscalls.pidfd_open(pid)
-        try:
-            if syscalls.start_time(pid) == start:
-                syscalls.pidfd_send_signal(pidfd, signal.SIGKILL)
-        finally:
-            os.close(pidfd)
 
 
 def _report_failure(task: asyncio.Task[Any]) -> None:

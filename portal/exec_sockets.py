@@ -45,7 +45,7 @@ class ExecSockets(abc.ABC):
         return SocketRoute(f"/workspaces/{{id}}/{self.word}", Scope.CONTROL, self.summary)
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.get(PREFIX + self.route().path, self._serve)]
+        return [web.get(PREFIX + self.route().path, self._sockets.handler(self._greeted))]
 
     @abc.abstractmethod
     def opened(self, identity: str, principal: Principal, hello: dict[str, Any]) -> AbstractAsyncContextManager[ExecSession]:
@@ -67,9 +67,6 @@ class ExecSockets(abc.ABC):
 
     async def close(self) -> None:
         await self._sockets.close()
-
-    async def _serve(self, request: web.Request) -> web.WebSocketResponse:
-        return await self._sockets.serve(request, self._greeted)
 
     async def _greeted(self, request: web.Request, socket: web.WebSocketResponse, hello: dict[str, Any]) -> None:
         principal = self._identity.of_socket(request, hello.get("key"))

@@ -2,30 +2,54 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Set
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from engine.errors import EngineError
+from portal.accepting import Acceptor
 
 _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.5
 
 
-class Server(Protocol):
-    """What answers on one listener. The listener comes and goes with the engine; connections stay until their own end or `close()`."""
+class Server(abc.ABC):
+    """What answers on one listener. The listener comes and goes with the engine; connections stay until their own end or `close()`.
+
+    `on_dead` is called when the listener was shut down by somebody else.
+    """
+
+    def __init__(self, on_dead: Callable[[], None]) -> None:
+        self._acceptor = Acceptor(self._accepted, on_dead, self._full)
 
     @property
-    def listening(self) -> bool: ...
+    def listening(self) -> bool:
+        """Whether there is a listener."""
+        return self._acceptor.listening
 
-    def listen(self, listener: socket.socket) -> None: ...
+    def listen(self, listener: socket.socket) -> None:
+        """Accept on it from now on; it is closed with this."""
+        self._acceptor.listen(listener)
 
-    def stop_listening(self) -> None: ...
+    def stop_listening(self) -> None:
+        """Give the listener back; connections go on."""
+        self._acceptor.stop()
 
-    async def close(self) -> None: ...
+    @abc.abstractmethod
+    async def close(self) -> None:
+        """Listen no more, and end what is connected."""
+
+    @abc.abstractmethod
+    def _accepted(self, client: socket.socket) -> None:
+        """Take a client that has connected."""
+
+    def _full(self) -> bool:
+        """Whether nobody more is taken for now: others wait in the listener's queue."""
+        return False
 
 
 K = TypeVar("K")

@@ -37,13 +37,10 @@ class Live:
         self._open = Limited("page", _MOST_PAGES)
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.get("/ws", self._serve)]
+        return [web.get("/ws", self._sockets.handler(self._greeted))]
 
     async def close(self) -> None:
         await self._sockets.close()
-
-    async def _serve(self, request: web.Request) -> web.WebSocketResponse:
-        return await self._sockets.serve(request, self._greeted)
 
     async def _greeted(self, request: web.Request, socket: web.WebSocketResponse, hello: dict[str, Any]) -> None:
         principal = self._identity.of_socket(request, hello.get("key"))

@@ -9,38 +9,21 @@ from typing import Any
 
 from aiohttp import web
 
-from portal.accepting import Acceptor
+from portal.listeners import Server
 
 # Whoever is on the host may connect, and each connection is a descriptor of the portal.
 MOST_CONNECTIONS = 64
 
 
-class Loopback:
-    """One workspace's application and the listener that leads to it, which may come and go.
-
-    `on_dead` is called when the listener was shut down by somebody else.
-    """
+class Loopback(Server):
+    """One workspace's application and the listener that leads to it. More than MOST_CONNECTIONS are closed at once."""
 
     def __init__(self, runner: web.AppRunner, on_dead: Callable[[], None]) -> None:
+        super().__init__(on_dead)
         self._runner = runner
-        self._acceptor = Acceptor(self._accepted, on_dead)
         self._connecting: set[asyncio.Task[Any]] = set()
 
-    @property
-    def listening(self) -> bool:
-        """Whether there is a listener."""
-        return self._acceptor.listening
-
-    def listen(self, listener: socket.socket) -> None:
-        """Accept on it from now on; it is closed with this."""
-        self._acceptor.listen(listener)
-
-    def stop_listening(self) -> None:
-        """Give the listener back; connections go on."""
-        self._acceptor.stop()
-
     async def close(self) -> None:
-        """Listen no more, and end what is connected."""
         self.stop_listening()
         for task in self._connecting:
             task.cancel()

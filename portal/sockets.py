@@ -29,12 +29,19 @@ class Sockets:
         self._compress = compress
         self._open: set[web.WebSocketResponse] = set()
 
-    async def serve(self, request: web.Request, serve: Serve) -> web.WebSocketResponse:
-        """Take the socket and hand it to `serve` with its hello, which has the session key; one without a hello is closed.
+    def handler(self, serve: Serve) -> Callable[[web.Request], Awaitable[web.WebSocketResponse]]:
+        """What takes each socket of a route and hands it to `serve` with its hello, which has the session key; one without a hello is closed.
 
         What `serve` raises is the last message: {"type":"ended"} for LoginNeeded, {"type":"error","error":{…}} for other refusals. That the client
         has gone is no error.
         """
+
+        async def handle(request: web.Request) -> web.WebSocketResponse:
+            return await self._handle(request, serve)
+
+        return handle
+
+    async def _handle(self, request: web.Request, serve: Serve) -> web.WebSocketResponse:
         socket = web.WebSocketResponse(heartbeat=_PING_SECONDS, max_msg_size=self._longest, compress=self._compress)
         await socket.prepare(request)
         self._open.add(socket)

@@ -13,7 +13,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 from engine.client import EngineClient

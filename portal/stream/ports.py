@@ -10,8 +10,7 @@ from typing import Any
 
 from engine.errors import EngineError
 from engine.network.relay import relay_sockets
-from portal.accepting import Acceptor
-from portal.listeners import Listeners
+from portal.listeners import Listeners, Server
 from portal.stream.workspaces import Descriptors
 
 _log = logging.getLogger(__name__)
@@ -23,27 +22,15 @@ _CONNECTIONS_PER_PORT = 512
 Key = tuple[str, int, int]
 
 
-class PublishedPort:
-    """One published port. Its listener comes and goes with the engine; its connections stay until their own end or `close()`."""
+class PublishedPort(Server):
+    """One published port: every client is tied to a connection inside."""
 
     def __init__(self, key: Key, descriptors: Descriptors, on_dead: Callable[[], None]) -> None:
+        super().__init__(on_dead)
         self.key = key
         self._descriptors = descriptors
         self._connections: set[asyncio.Task[None]] = set()
-        self._acceptor = Acceptor(self._accepted, on_dead, lambda: len(self._connections) >= _CONNECTIONS_PER_PORT)
         self.connected = 0
-
-    @property
-    def listening(self) -> bool:
-        return self._acceptor.listening
-
-    def listen(self, listener: socket.socket) -> None:
-        """Accept on it from now on; it is closed with this."""
-        self._acceptor.listen(listener)
-
-    def stop_listening(self) -> None:
-        """Give the listener back; connections go on."""
-        self._acceptor.stop()
 
     async def close(self) -> None:
         """End everything; connections are reset."""
@@ -51,6 +38,9 @@ class PublishedPort:
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _full(self) -> bool:
+        return len(self._connections) >= _CONNECTIONS_PER_PORT
 
     def _accepted(self, client: socket.socket) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(client))

@@ -185,6 +185,15 @@ class Portal:
             await client.close()
 
 
+async def answers(socket: aiohttp.ClientWebSocketResponse) -> list[Any]:
+    """All messages to the end: bytes, and objects."""
+    found: list[Any] = []
+    async with asyncio.timeout(PATIENCE):
+        async for message in socket:
+            found.append(message.data if message.type is aiohttp.WSMsgType.BINARY else json.loads(message.data))
+    return found
+
+
 async def token_of(person: Client, *scopes: str, **more: object) -> str:
     """A new API token of whoever is logged in."""
     answer = await person.request("POST", "/api/v1/tokens", {"name": "agent", "scopes": list(scopes), **more})

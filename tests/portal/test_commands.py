@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
-import aiohttp
 import pytest
 
-from tests.portal.conftest import PATIENCE, Client, Portal
+from tests.portal.conftest import Client, Portal, answers, program
 from tests.portal.fake_engine import FakeEngine
-from tests.portal.test_actions import CLICK, ONE, program
-
-
-async def answers(socket: aiohttp.ClientWebSocketResponse) -> list[Any]:
-    found: list[Any] = []
-    async with asyncio.timeout(PATIENCE):
-        async for message in socket:
-            found.append(message.data if message.type is aiohttp.WSMsgType.BINARY else json.loads(message.data))
-    return found
+from tests.portal.test_actions import CLICK, ONE
 
 
 @pytest.fixture

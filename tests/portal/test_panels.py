@@ -13,7 +13,7 @@ import pytest
 
 from portal.api.files import attachment
 from portal.principal import Principal, Role, Scope
-from tests.portal.conftest import PATIENCE, Client, Portal
+from tests.portal.conftest import PATIENCE, Client, Portal, answers
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.fake_inside import CHANGES
 
@@ -146,15 +146,6 @@ async def test_changes_are_streamed_line_by_line(client: Client) -> None:
 
 async def hello(client: Client, **changes: Any) -> dict[str, Any]:
     return {"type": "hello", "key": client.key, "rows": 30, "cols": 100, **changes}
-
-
-async def answers(socket: aiohttp.ClientWebSocketResponse) -> list[Any]:
-    """All messages to the end: bytes, and objects."""
-    found: list[Any] = []
-    async with asyncio.timeout(PATIENCE):
-        async for message in socket:
-            found.append(message.data if message.type is aiohttp.WSMsgType.BINARY else json.loads(message.data))
-    return found
 
 
 async def test_a_terminal_is_a_shell_of_the_desktops_user(client: Client, engine: FakeEngine) -> None:
