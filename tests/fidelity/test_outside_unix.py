@@ -14,7 +14,8 @@ import pytest
 from tests.fidelity import programs
 from tests.fidelity.harness import Harness, finish
 from tests.fidelity.livefork import Container
-from tests.fidelity.test_outside import _build, _in_child
+from tests.fidelity.apart import run_in_child
+from tests.fidelity.test_outside import _build
 
 pytestmark = [pytest.mark.root]
 
@@ -71,4 +72,4 @@ async def _fork_and_check(directory: Path) -> None:
 
 @pytest.mark.timeout(180)
 def test_what_leads_outside_ends_in_the_branch_only(tmp_path: Path) -> None:
-    _in_child(lambda: asyncio.run(_fork_and_check(tmp_path / "harness")))
+    run_in_child(lambda: asyncio.run(_fork_and_check(tmp_path / "harness")))
