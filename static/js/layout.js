@@ -5,10 +5,18 @@ import { SCREEN } from "./desktop.js";
 const LAYOUT_KEY = "tclone-layout";
 const LIVE_KEY = "tclone-all-live";
 const HEADER = 49;
+// Where a screen is touched, what can be done with a tile of such a width has a line of its own (tiles_narrow.css).
+const TOUCHED = window.matchMedia("(hover: none) and (min-width: 760px)");
+const HIGH_HEADER = 92;
+const HIGH_FROM = 400;
+const HIGH_TO = 720;
 const GAP = 10;
 
 export const CHOICES = ["auto", "1", "2", "4", "9"];
 const MOST = 9;
+
+/** The height of what stands above a picture, by the tile's width; with borders. */
+const headerOf = (width) => (TOUCHED.matches && width - 2 > HIGH_FROM && width - 2 <= HIGH_TO ? HIGH_HEADER : HEADER);
 
 class Layout extends EventTarget {
   #choice = CHOICES.includes(localStorage.getItem(LAYOUT_KEY)) ? localStorage.getItem(LAYOUT_KEY) : "auto";
@@ -54,9 +62,10 @@ class Layout extends EventTarget {
       const rows = Math.ceil(slots / columns);
       const column = (width - GAP * (columns - 1)) / columns;
       const most = (height - GAP * (rows - 1)) / rows;
-      const scale = Math.min(column / SCREEN.width, (most - HEADER) / SCREEN.height);
+      const header = headerOf(column);
+      const scale = Math.min(column / SCREEN.width, (most - header) / SCREEN.height);
       // A tile is as high as its picture and no higher.
-      if (scale > best.scale * 1.02) best = { columns, row: Math.min(most, column * (SCREEN.height / SCREEN.width) + HEADER), scale };
+      if (scale > best.scale * 1.02) best = { columns, row: Math.min(most, column * (SCREEN.height / SCREEN.width) + header), scale };
     }
     return best;
   }

@@ -57,6 +57,8 @@ export class Tile {
     this.wake = h("button", { type: "button", className: "wake", on: { click: () => this.choose(this.id) } });
     this.#body.append(this.#overlay, this.wake);
     this.element = h("article", { className: "tile", tabIndex: -1, data: { workspace: this.id } }, this.header, this.#body);
+    // Style sheets that make a tile as high as its picture count with it.
+    new ResizeObserver(() => this.element.style.setProperty("--head", `${this.header.offsetHeight}px`)).observe(this.header);
     this.header.addEventListener("click", (event) => event.target.closest("a, button") || this.choose(this.id));
     this.update(workspace);
   }

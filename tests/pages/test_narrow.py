@@ -6,10 +6,11 @@ import itertools
 import re
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Locator, Page, expect
 
-from tests.portal.browsing import Browsing, live, streams
+from tests.portal.browsing import Browsing, live, streams, tile_of
 from tests.portal.conftest import Portal
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.front import Front
@@ -162,3 +163,43 @@ async def test_names_lose_their_middle_and_not_their_end(phone: Page) -> None:
         assert start and end and box
         assert start["width"] < await name.locator(".name-start").evaluate("(part) => part.scrollWidth"), "there is room for all of it: the test shows nothing"
         assert end["x"] + end["width"] <= box["x"] + box["width"] + 0.5 and (await name.locator(".name-end").inner_text()).endswith(str(index))
+
+
+# Parts of tiles' heads that lie over each other, or stand out of the head.
+_OVERLAPS = """() => {
+  const found = [];
+  for (const tile of document.querySelectorAll("article.tile")) {
+    const head = tile.querySelector(".tile-header");
+    const frame = head.getBoundingClientRect();
+    const parts = [...head.querySelectorAll(".tile-line > *, .tile-actions > *")].filter((part) => part.checkVisibility() && part.getBoundingClientRect().width > 0);
+    const boxes = parts.map((part) => [part.textContent.trim() || part.getAttribute("aria-label"), part.getBoundingClientRect()]);
+    boxes.forEach(([name, box], index) => {
+      const where = `${tile.dataset.workspace}, ${Math.round(frame.width)} px: ${name}`;
+      if (box.left < frame.left - 0.5 || box.right > frame.right + 0.5 || box.top < frame.top - 0.5 || box.bottom > frame.bottom + 0.5) found.push(`${where} stands out`);
+      for (const [other, beside] of boxes.slice(index + 1)) {
+        if (box.left < beside.right - 1 && beside.left < box.right - 1 && box.top < beside.bottom - 1 && beside.top < box.bottom - 1) found.push(`${where} and ${other}`);
+      }
+    });
+  }
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("width", [800, 1024, 1280, 1600])
+async def test_heads_of_tiles_do_not_overlap_on_a_wide_screen_that_is_touched(browser: Browser, portal: Portal, front: Front, engine: FakeEngine, width: int) -> None:
+    source = engine.add(name="a-desktop-with-a-long-name-of-41-letters1", ports={str(port): port for port in range(3000, 3005)})
+    for index in range(3):
+        engine.add(name=f"a-desktop-with-a-long-name-of-34-clone-{index}", kind="branch", parent=source["id"], label="try the new parser on the old data")
+    await (await portal.login()).request("PUT", "/api/v1/workspaces/ws-1/lifetime", {"idle_seconds": 3600, "lifetime_seconds": None})
+    browsing, page = await Browsing.login(browser, portal, front, viewport={"width": width, "height": 900}, has_touch=True, is_mobile=True)
+    await streams(page, "ws-1")
+    await expect(tile_of(page, "ws-1").get_by_text("Ends in")).to_be_visible()
+    assert await page.evaluate(_OVERLAPS) == [], "auto"
+    for layout in ("1 tile", "2 tiles", "4 tiles", "9 tiles"):
+        await page.get_by_role("button", name=f"{layout} at once").tap()
+        await expect(page.get_by_role("button", name=f"{layout} at once")).to_have_attribute("aria-pressed", "true")
+        assert await page.evaluate(_OVERLAPS) == [], layout
+    await page.goto(f"{browsing.origin}/compare/ws-1/ws-2")
+    await streams(page, "ws-2")
+    assert await page.evaluate(_OVERLAPS) == [], "compare"
+    await browsing.end()
