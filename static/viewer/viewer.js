@@ -7,6 +7,9 @@
 (() => {
   const portal = document.currentScript.dataset.portal;
   const LOOK_EVERY = 100;
+  // No lighter than this is black, of 255; one that stays so is shown after this time.
+  const DARKEST = 8;
+  const BLACK_MS = 2000;
   // A tap of Ctrl, and two of them in a row.
   const TAP_MS = 400;
   const TWICE_MS = 600;
@@ -24,13 +27,38 @@
     if (transport && transport.readyState === WebSocket.OPEN) transport.send(text);
   };
 
-  // The picture: the viewer covers its canvas with a status line until something is decoded.
+  // The picture: the viewer covers its canvas with a status line until something is decoded, which may be before it is drawn. Until then the portal
+  // has a still picture in this place: black would flash up between the two.
+  const SCREENS = ["videoStream", "stream", "videoCanvas"];
+  const probe = Object.assign(document.createElement("canvas"), { width: 16, height: 10 }).getContext("2d", { willReadFrequently: true });
+  const isBlank = () => {
+    const screen = SCREENS.map((id) => document.getElementById(id)).find((element) => element?.checkVisibility());
+    if (!screen) return false;
+    try {
+      probe.clearRect(0, 0, 16, 10);
+      probe.drawImage(screen, 0, 0, 16, 10);
+    } catch {
+      return true; // it has no size yet
+    }
+    return probe.getImageData(0, 0, 16, 10).data.every((value, index) => index % 4 === 3 || value <= DARKEST);
+  };
+  // What was drawn is on the screen two frames later. Where nobody can see it browsers have none.
+  const onScreen = () => Promise.race([
+    new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))),
+    new Promise((done) => setTimeout(done, LOOK_EVERY * 3)),
+  ]);
+
+  let decodedAt = null;
   let shown = false;
   let poor = false;
   setInterval(() => {
     const status = document.getElementById("status-display");
-    const now = status !== null && status.classList.contains("hidden") && Boolean(window.selkiesTransport);
-    if (now !== shown) tell(now ? "picture" : "waiting");
+    const decoded = status !== null && status.classList.contains("hidden") && Boolean(window.selkiesTransport);
+    decodedAt = decoded ? decodedAt ?? performance.now() : null;
+    // A screen may really be black.
+    const now = decoded && (shown || !isBlank() || performance.now() - decodedAt > BLACK_MS);
+    if (now && !shown) onScreen().then(() => shown && tell("picture"));
+    if (shown && !now) tell("waiting");
     shown = now;
     const bad = window.stream_client?.connection === "poor";
     if (bad !== poor) tell("quality", { poor: bad });

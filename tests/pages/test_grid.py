@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from tests.portal.browsing import MS, Browsing, live, shows_still, streams, tile_of
+from tests.portal.browsing import MS, Browsing, frame_of, live, shows_still, streams, tile_of
 from tests.portal.conftest import Portal
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.front import Front
@@ -282,3 +282,41 @@ async def test_the_strip_is_made_wider_by_mouse_and_keys(page: Page, engine: Fak
     assert abs(await width() - before - 64) <= 1
     await line.press("End")
     assert await width() <= (await page.locator("#grid").evaluate("(grid) => grid.clientWidth")) / 2 + 1
+
+
+# A screen as Selkies has one, black at first; `light()` draws on it.
+_BLACK_SCREEN = """
+  if (location.hostname.startsWith("ws-")) addEventListener("DOMContentLoaded", () => {
+    const screen = Object.assign(document.createElement("canvas"), { id: "videoCanvas", width: 1280, height: 800 });
+    const context = screen.getContext("2d");
+    document.body.append(screen);
+    context.fillRect(0, 0, 1280, 800);
+    window.light = () => { context.fillStyle = "#2f6f8f"; context.fillRect(0, 0, 1280, 800); };
+  });
+"""
+
+
+async def test_the_still_picture_stays_until_the_stream_has_drawn_one(page: Page, engine: FakeEngine) -> None:
+    await page.context.add_init_script(_BLACK_SCREEN)
+    engine.add()
+    engine.add()
+    await shows_still(page, "ws-2")
+    await page.get_by_role("button", name="Work in webtop-xfce-2").click()
+    tile = tile_of(page, "ws-2")
+    await expect(tile.locator("iframe")).to_have_count(1)
+    await until(lambda: any("//ws-2." in frame.url for frame in page.frames), "the viewer's page")
+    frame = frame_of(page, "ws-2")
+    # It says that it has decoded something; there is nothing to be seen yet.
+    await frame.wait_for_selector("#status-display.hidden", state="attached")
+    await asyncio.sleep(0.4)
+    assert await tile.get_attribute("data-picture") == "still"
+    await expect(tile.locator("iframe")).to_have_css("opacity", "0")
+    await frame.evaluate("light()")
+    await streams(page, "ws-2")
+    await expect(tile.locator("iframe")).to_have_css("opacity", "1")
+
+
+async def test_a_screen_that_is_black_is_shown_all_the_same(page: Page, engine: FakeEngine) -> None:
+    await page.context.add_init_script(_BLACK_SCREEN)
+    engine.add()
+    await streams(page, "ws-1")
