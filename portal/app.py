@@ -118,7 +118,7 @@ class Control:
         rates = Rates()
         self._actions = Actions(self.node, self._router, rates)
         self.leases.changed, self.leases.ending = self._actions.release, self._actions.ending
-        ground = Ground(self.node, self._inside, self._actions, self._router, self.owners, self.access.users)
+        ground = Ground(self.node, self._inside, self._actions, self._router, self.owners, self.access.users, rates)
         self._faces = Faces(lambda lost: FdClient(config.fd_socket, lost), application(osworld_routes, ground))
         self._housekeeping = Housekeeping(self.feed, [self.owners, self.access.shares, self.leases, self.lifetimes, self._metadata, self._faces])
         self._executions = Executions(self._inside, self.access.endings, rates)

@@ -89,6 +89,12 @@ class Conflicting(PortalError):
     code, status = "conflict", 409
 
 
+class NotStarted(Conflicting):
+    """A command could not be started: nothing was done."""
+
+    code, status = "not_started", 500
+
+
 class Unreachable(PortalError):
     """The identity provider is down or makes no sense."""
 

@@ -77,7 +77,7 @@ class ExecSockets(abc.ABC):
         with self._open.another(identity):
             async with self._endings.watch() as ended, self.opened(identity, principal, hello) as session:
                 await socket.send_json({"type": "ready"})
-                typed = self._input(socket, session, lambda: self._router.act(principal, identity))
+                typed = self._input(socket, session, lambda: self._router.act(principal, identity, "input"))
                 async with side_by_side(self.output(socket, session), typed, until(principal.grant, ended)) as (shown, typing, right):
                     if right.done() and not socket.closed:
                         await last(socket, {"type": "ended"} if right.result() else {"type": "error", **error_body("unavailable", "the portal restarts")})

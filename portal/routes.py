@@ -12,9 +12,9 @@ from typing import Any, Literal
 import pydantic
 from aiohttp import web
 
-from portal import logs
+from portal import audit, logs
 from portal.bodies import Body, parsed
-from portal.errors import Forbidden, Malformed, NoWorkspace
+from portal.errors import Forbidden, Held, Malformed, NoWorkspace
 from portal.identity import Identity
 from portal.leases import Leases
 from portal.lifetimes import Lifetimes
@@ -134,24 +134,32 @@ class Router:
 
     async def _handled(self, route: Route, call: Call) -> web.StreamResponse:
         if route.acts:
-            self.act(call.principal, call.workspace)
+            self.act(call.principal, call.workspace, f"{route.method} {route.path}")
         return await route.handler(call)
 
     def admit(self, request: web.Request, principal: Principal, scope: Scope, acts: bool = False) -> str:
         """The workspace in the request's path, empty where it has none. `acts`: as in Route. Raises Forbidden, Malformed, NoWorkspace, Held."""
-        return self.enter(principal, request.match_info.get("id"), scope, acts)
+        return self.enter(principal, request.match_info.get("id"), scope, request.path if acts else "")
 
-    def enter(self, principal: Principal, identity: str | None, scope: Scope, acts: bool = False) -> str:
-        """The same for a workspace that is named elsewhere than in the path; None: none is."""
+    def enter(self, principal: Principal, identity: str | None, scope: Scope, acts: str = "") -> str:
+        """The same for a workspace that is named elsewhere than in the path; None: none is. `acts`: what is asked for, when it changes something inside."""
         if not principal.may(scope):
             raise Forbidden(f"this needs the scope {scope}; {_held(principal)}")
         workspace = self._workspace(identity, principal) if identity is not None else ""
         if acts:
-            self.act(principal, workspace)
+            self.act(principal, workspace, acts)
         return workspace
 
-    def act(self, principal: Principal, workspace: str) -> None:
-        """Before each thing that is done to a workspace over a connection that stays open, too. Raises Held."""
+    def act(self, principal: Principal, workspace: str, asked: str) -> None:
+        """Before each thing that is done to a workspace over a connection that stays open, too. A refusal is on record, with what was asked. Raises Held."""
+        try:
+            self.may_act(principal, workspace)
+        except Held as error:
+            audit.record("refused", user=principal.user, token=principal.token, workspace=workspace, asked=asked, outcome=error.code)
+            raise
+
+    def may_act(self, principal: Principal, workspace: str) -> None:
+        """The same for what has a record of its own. Raises Held."""
         self._leases.check(principal, workspace)
         self._lifetimes.touch(workspace)
 

@@ -81,7 +81,7 @@ class Actions:
         try:
             if not call.principal.may(Scope.CONTROL):
                 raise Forbidden(f"this needs the scope {Scope.CONTROL}")
-            self._router.act(call.principal, call.workspace)
+            self._router.may_act(call.principal, call.workspace)
             self._rates.take(call.principal.grant, len(actions))
             answer = await self._under_way(call, self._node.act(call.workspace, _wire(actions), size, request_id))
         except (PortalError, EngineError) as error:
@@ -95,7 +95,7 @@ class Actions:
     async def let_go(self, call: Call, actions: list[Action]) -> None:
         """Release what a program held when its connection ended: at no rate, and not when a person has taken control, for whom it was released."""
         try:
-            self._router.act(call.principal, call.workspace)
+            self._router.may_act(call.principal, call.workspace)
             self._record_results(call, await self._node.act(call.workspace, _wire(actions), None, None))
         except (PortalError, EngineError) as error:
             log.info("nothing to let go of in %s: %s", call.workspace, error)

@@ -70,5 +70,5 @@ class Control:
 
     async def _keep(self, call: Call) -> web.Response:
         life = await self._lifetimes.keep(call.workspace)
-        audit.record("kept-alive", user=call.principal.user, workspace=call.workspace)
+        audit.record("kept-alive", user=call.principal.user, token=call.principal.token, workspace=call.workspace)
         return web.json_response(life.public() if life else None)

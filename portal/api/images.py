@@ -28,5 +28,5 @@ class Images:
     async def _build(self, call: Call) -> web.Response:
         name = call.request.match_info["name"]
         await self._builds.start(name)
-        audit.record("build", user=call.principal.user, image=name)
+        audit.record("build", user=call.principal.user, token=call.principal.token, image=name)
         return web.json_response({"image": name}, status=202)

@@ -65,7 +65,7 @@ class Shares:
         wanted: NewShare = call.body
         opens(await self._node.workspace(call.workspace))
         share, secret = await self._shares.create(call.principal.user, call.workspace, wanted.label.strip(), wanted.hours)
-        audit.record("share", user=call.principal.user, workspace=call.workspace, share=share.id)
+        audit.record("share", user=call.principal.user, token=call.principal.token, workspace=call.workspace, share=share.id)
         link = f"{hosts.portal_origin(call.request.headers.get(hdrs.HOST, ''))}/share#{secret}"
         return web.json_response({**share.public(0), "link": link}, status=201)
 
@@ -73,7 +73,7 @@ class Shares:
         identity = call.request.match_info["share"]
         self._tickets.forget(identity)
         await self._shares.revoke(call.workspace, identity)
-        audit.record("share-revoke", user=call.principal.user, workspace=call.workspace, share=identity)
+        audit.record("share-revoke", user=call.principal.user, token=call.principal.token, workspace=call.workspace, share=identity)
         return web.Response(status=204)
 
     async def _open(self, request: web.Request) -> web.Response:

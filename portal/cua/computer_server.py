@@ -15,6 +15,7 @@ from portal.errors import Malformed, PortalError
 from portal.inside import Inside
 from portal.models.plan import action_of
 from portal.node import Node
+from portal.pressed import Pressed
 from portal.rates import Rates
 from portal.routes import Call, Router
 
@@ -48,8 +49,8 @@ class ComputerServer:
             "delete_file": (self._delete, True), "delete_dir": (self._delete, True),
         }  # fmt: skip
 
-    async def run(self, call: Call, message: object) -> dict[str, Any]:
-        """The answer to one message of a client."""
+    async def run(self, call: Call, message: object, pressed: Pressed | None = None) -> dict[str, Any]:
+        """The answer to one message of a client. `pressed`: of its connection, where what it holds is noted."""
         try:
             if not isinstance(message, dict) or not isinstance(message.get("command"), str):
                 raise Malformed("a message has command and params")
@@ -58,19 +59,31 @@ class ComputerServer:
                 raise Malformed("params must be an object")
             found = self._commands.get(message["command"])
             if found is None:
-                return {"success": True, **await self._act(call, _planned(message["command"], params))}
+                return {"success": True, **await self._act(call, _planned(message["command"], params), pressed)}
             command, acts = found
             if acts:
-                self._router.act(call.principal, call.workspace)
-                self._rates.take(call.principal.grant, 1)
+                self._router.act(call.principal, call.workspace, message["command"])
             return {"success": True, **await command(call, params)}
         except (PortalError, EngineError) as error:
             return {"success": False, "error": error.message, "code": error.code}
 
+    def changes(self, message: object) -> bool:
+        """Whether doing it twice would be something else than doing it once."""
+        name = message.get("command") if isinstance(message, dict) else None
+        return isinstance(name, str) and (name not in self._commands or self._commands[name][1])
+
+    async def let_go(self, call: Call, pressed: Pressed) -> None:
+        """Release what a connection that has ended held."""
+        for part in pressed.releases():
+            await self._actions.let_go(call, part)
+
     # The screen
 
-    async def _act(self, call: Call, planned: list[Params]) -> dict[str, Any]:
-        answer = await self._actions.act_by_key(call, [action_of(action) for action in planned], None, None)
+    async def _act(self, call: Call, planned: list[Params], pressed: Pressed | None = None) -> dict[str, Any]:
+        actions = [action_of(action) for action in planned]
+        answer = await self._actions.act_by_key(call, actions, None, None)
+        if pressed is not None:
+            pressed.note(actions, answer["results"])
         return {"results": succeeded(answer), "cursor": answer["cursor"], "screen": answer["screen"]} if planned else {}
 
     async def _version(self, call: Call, params: Params) -> dict[str, Any]:
@@ -111,6 +124,7 @@ class ComputerServer:
     async def _run(self, call: Call, params: Params) -> dict[str, Any]:
         words = ["/bin/sh", "-c", _text(params, "command")]
         with audit.outcome("exec", call.principal, call.workspace, account=DESKTOP_USER):
+            self._rates.take(call.principal.grant, 1)
             status, out, err = await self._inside.run(call.workspace, words, user=DESKTOP_USER)
         return {"stdout": out.decode(errors="replace"), "stderr": err.decode(errors="replace"), "return_code": status}
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-import json
-import socket
 from typing import Annotated, Any
 
 import pydantic
-from aiohttp import WSMsgType, web
+from aiohttp import web
 
 from portal import audit
 from portal.bodies import Body
-from portal.cua.computer_server import LARGEST, VERSION, ComputerServer
+from portal.cua.addresses import Addresses, checked
+from portal.cua.computer_server import ComputerServer
+from portal.cua.door import Door, line, message_of, status
 from portal.endings import Endings, until
-from portal.errors import Conflicting, Malformed, NotThere, PortalError, error_body
+from portal.errors import Conflicting, NotThere, PortalError, error_body
 from portal.feed import Feed, Queue
 from portal.identity import Identity
 from portal.loopback import Loopback
@@ -23,18 +22,16 @@ from portal.principal import Principal, Scope, closure
 from portal.routes import Call, Route, Router
 from portal.sockets import Limited
 
-# The client's own, which nothing can change.
-PORT = 8000
 KEY_HEADER, NAME_HEADER = "X-API-Key", "X-Container-Name"
-_MOST_BYTES = LARGEST * 4 // 3 + 4096
 _MOST_OPEN = 32
 _MOST_AT_ONCE = 32
 
 
 class CuaWanted(Body):
-    """`address`: of the host's loopback, each for one workspace."""
+    """Where on the host's loopback, each place for one workspace. Without both a free address, with the port that cua's client always uses; `port` 0: a free one."""
 
-    address: Annotated[str, pydantic.Field(max_length=15)] = "127.0.0.1"
+    address: Annotated[str, pydantic.Field(max_length=15)] | None = None
+    port: Annotated[int, pydantic.Field(ge=0, le=65535)] | None = None
 
 
 class CuaOpened(pydantic.BaseModel):
@@ -48,26 +45,26 @@ class CuaOpened(pydantic.BaseModel):
 class _Open:
     """One address that answers for one workspace, in the name of who asked for it."""
 
-    def __init__(self, workspace: str, address: str, runner: web.AppRunner) -> None:
+    def __init__(self, workspace: str, place: tuple[str, int], runner: web.AppRunner) -> None:
         self.workspace = workspace
-        self.address = address
+        self.place = place
         self.server = Loopback(runner, lambda: None)
         self.watch: asyncio.Task[None] | None = None
 
     def public(self) -> dict[str, Any]:
-        return CuaOpened(workspace=self.workspace, address=self.address, port=PORT).model_dump()
+        return CuaOpened(workspace=self.workspace, address=self.place[0], port=self.place[1]).model_dump()
 
 
 class Cua:
     """`/cmd` and `/status` of the portal, and `/workspaces/{id}/cua`, which opens a loopback address. `close` after."""
 
-    def __init__(self, computer: ComputerServer, identity: Identity, router: Router, endings: Endings, feed: Feed, port: int = PORT) -> None:
+    def __init__(self, computer: ComputerServer, identity: Identity, router: Router, endings: Endings, feed: Feed) -> None:
         self._computer = computer
         self._identity = identity
         self._router = router
         self._endings = endings
         self._feed = feed
-        self._port = port
+        self._addresses = Addresses()
         self._opened: dict[str, _Open] = {}
         # Each may hold a file both ways.
         self._busy = Limited("request", _MOST_AT_ONCE)
@@ -82,7 +79,7 @@ class Cua:
 
     def open_routes(self) -> list[web.RouteDef]:
         """What has a header of its own for tokens."""
-        return [web.post("/cmd", self._by_token), web.get("/status", _status)]
+        return [web.post("/cmd", self._by_token), web.get("/status", status)]
 
     async def close(self) -> None:
         """Close every address."""
@@ -99,13 +96,7 @@ class Cua:
 
     async def _answered(self, call: Call) -> web.Response:
         """One line, as the client reads it."""
-        try:
-            message = json.loads(await _body(call.request))
-        except (ValueError, RecursionError):
-            message = None
-        except Malformed as error:
-            return _line({"success": False, "error": error.message})
-        return _line(await self._computer.run(call, message))
+        return line(await self._computer.run(call, await message_of(call.request)))
 
     # Loopback
 
@@ -114,54 +105,33 @@ class Cua:
 
     async def _open(self, call: Call) -> web.Response:
         wanted: CuaWanted = call.body
-        address = _loopback(wanted.address)
-        with audit.outcome("cua-open", call.principal, call.workspace, address=address):
+        address = checked(wanted.address) if wanted.address is not None else None
+        with audit.outcome("cua-open", call.principal, call.workspace) as told:
             if call.workspace in self._opened:
-                raise Conflicting(f"{call.workspace} is open at {self._opened[call.workspace].address} already")
+                known = self._opened[call.workspace].place
+                raise Conflicting(f"{call.workspace} is open at {known[0]}:{known[1]} already")
             if len(self._opened) >= _MOST_OPEN:
                 raise Conflicting(f"{_MOST_OPEN} addresses are open; close one")
-            opened = await self._listening(call.principal, call.workspace, address)
+            opened = await self._listening(call.principal, call.workspace, address, wanted.port)
+            told["address"], told["port"] = opened.place
             opened.watch = asyncio.create_task(self._until_over(call.principal, call.workspace), name=f"cua of {call.workspace}")
         return web.json_response(opened.public(), status=201)
 
-    async def _listening(self, principal: Principal, workspace: str, address: str) -> _Open:
-        app = web.Application(client_max_size=_MOST_BYTES)
-        hosts = {f"{address}:{self._port}", f"localhost:{self._port}"}
-
-        def call(request: web.Request) -> Call:
-            return Call(_own(request, hosts), self._program(principal, workspace), workspace, None)
-
-        async def cmd(request: web.Request) -> web.StreamResponse:
-            try:
-                return await self._answered(call(request))
-            except PortalError as error:
-                return web.json_response(error_body(error.code, error.message), status=error.status)
-
-        async def channel(request: web.Request) -> web.StreamResponse:
-            talk = web.WebSocketResponse(heartbeat=20.0, max_msg_size=_MOST_BYTES)
-            _own(request, hosts)
-            await talk.prepare(request)
-            async for message in talk:
-                if message.type is WSMsgType.TEXT:
-                    try:
-                        answer = await self._computer.run(call(request), _parsed(message.data))
-                    except PortalError as error:
-                        answer = {"success": False, "error": error.message, "code": error.code}
-                    await talk.send_json(answer)
-            return talk
-
-        app.add_routes([web.post("/cmd", cmd), web.get("/ws", channel), web.get("/status", _status)])
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handle_signals=False)
-        opened = self._opened[workspace] = _Open(workspace, address, runner)
+    async def _listening(self, principal: Principal, workspace: str, address: str | None, port: int | None) -> _Open:
+        listener = self._addresses.bound(address, port)
+        door = Door(self._computer, workspace, listener.getsockname(), lambda: self._program(principal, workspace))
+        runner = web.AppRunner(door.application(), access_log=None, shutdown_timeout=1.0, handle_signals=False)
+        opened = self._opened[workspace] = _Open(workspace, door.place, runner)
         try:
             await runner.setup()
             if self._opened.get(workspace) is not opened:
                 raise Conflicting(f"{workspace} was closed meanwhile")
-            opened.server.listen(socket.create_server((address, self._port)))
-        except OSError as error:
-            del self._opened[workspace]
-            await opened.server.close()
-            raise Conflicting(f"{address}:{self._port} cannot be had: {error.strerror or error}; give another address of 127.0.0.0/8") from None
+        except BaseException:
+            listener.close()
+            if self._opened.get(workspace) is opened:
+                await self._close(workspace)
+            raise
+        opened.server.listen(listener)
         return opened
 
     def _program(self, opener: Principal, workspace: str) -> Principal:
@@ -191,6 +161,7 @@ class Cua:
             return
         if opened.watch is not None and opened.watch is not asyncio.current_task():
             opened.watch.cancel()
+        self._addresses.give_back(*opened.place)
         await opened.server.close()
 
     async def _until_over(self, principal: Principal, workspace: str) -> None:
@@ -212,47 +183,3 @@ async def _gone(events: Queue, workspace: str) -> None:
     while (event := await events.get()) is not None:
         if event["type"] == "gone" and event.get("workspace") == workspace:
             return
-
-
-async def _status(_: web.Request) -> web.Response:
-    return web.json_response({"status": "ok", "os_type": "linux", "features": [], "version": VERSION})
-
-
-async def _body(request: web.Request) -> bytes:
-    """The whole body. Raises Malformed when it is too large."""
-    kept = bytearray()
-    async for piece in request.content.iter_any():
-        kept += piece
-        if len(kept) > _MOST_BYTES:
-            raise Malformed(f"a message has at most {_MOST_BYTES} bytes")
-    return bytes(kept)
-
-
-def _line(answer: dict[str, Any]) -> web.Response:
-    return web.Response(text=f"data: {json.dumps(answer)}\n\n", content_type="text/plain")
-
-
-def _parsed(text: str) -> object:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _own(request: web.Request, hosts: set[str]) -> web.Request:
-    """A page in a browser of this machine must not drive the desktop: it would tell of its origin, or of another host's name."""
-    if "Origin" in request.headers or request.headers.get("Host", "") not in hosts:
-        raise web.HTTPForbidden(text="not for web pages")
-    if request.method == "POST" and request.content_type != "application/json":
-        raise web.HTTPUnsupportedMediaType(text="application/json")
-    return request
-
-
-def _loopback(text: str) -> str:
-    try:
-        address = ipaddress.IPv4Address(text)
-    except ValueError:
-        raise Malformed("address must be one of 127.0.0.0/8") from None
-    if not address.is_loopback:
-        raise Malformed("address must be one of 127.0.0.0/8: who comes there shows no token")
-    return str(address)

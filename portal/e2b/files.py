@@ -63,7 +63,7 @@ class FileService:
 
     def _enter(self, request: web.Request, acts: bool) -> tuple[Principal, str]:
         principal, identity = self._keys.of_sandbox(request)
-        return principal, self._router.enter(principal, identity, Scope.CONTROL if acts else Scope.READ, acts)
+        return principal, self._router.enter(principal, identity, Scope.CONTROL if acts else Scope.READ, request.path if acts else "")
 
     async def _health(self, request: web.Request) -> web.Response:
         """Clients ask when a request failed: 502 in these words means that the sandbox is gone."""

@@ -68,18 +68,18 @@ class ProcessService:
 
     def _enter(self, request: web.Request) -> tuple[Principal, str]:
         principal, identity = self._keys.of_sandbox(request)
-        return principal, self._router.enter(principal, identity, Scope.CONTROL, acts=True)
+        return principal, self._router.enter(principal, identity, Scope.CONTROL, request.path)
 
     async def _start(self, request: web.Request) -> web.StreamResponse:
         stream = Stream(request)
         try:
             principal, workspace = self._enter(request)
             wanted = _wanted(await message_of(request), request)
-            self._rates.take(principal.grant, 1)
             answered = await self._desktop.answered(Call(request, principal, workspace, None), wanted)
             if answered is not None:
                 return await _told(stream, answered.code, answered.out, answered.err)
             with audit.outcome("exec", principal, workspace, account=wanted.user):
+                self._rates.take(principal.grant, 1)
                 started = await self._processes.start(workspace, wanted)
             return await self._follow(stream, started, principal, first=True)
         except (PortalError, EngineError) as error:

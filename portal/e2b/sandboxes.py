@@ -184,7 +184,7 @@ class Sandboxes:
         item = await self._node.workspace(workspace)
         resumed = item["paused"]
         if resumed:
-            self._router.enter(principal, workspace, Scope.FORK, acts=True)
+            self._router.enter(principal, workspace, Scope.FORK, "connect")
             with audit.outcome("resume", principal, workspace):
                 item = await self._node.resume(workspace)
         life = self._lifetimes.of(workspace)
@@ -220,7 +220,7 @@ class Sandboxes:
         identity = request.match_info["id"]
         if not _ID.fullmatch(identity):
             raise NoWorkspace(f"sandbox {identity[:60]} was not found")
-        return principal, self._router.enter(principal, identity, scope, acts)
+        return principal, self._router.enter(principal, identity, scope, request.path if acts else "")
 
     def _sandbox(self, request: web.Request, principal: Principal, item: dict[str, Any]) -> dict[str, Any]:
         """What a client needs to reach it, its own key included."""

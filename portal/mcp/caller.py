@@ -18,7 +18,7 @@ from yarl import URL
 
 API = "/api/v1"
 # The longest of the API's own patience (a fork or a batch of actions: 180 s), and some more.
-_SECONDS = 240.0
+SECONDS = 240.0
 _CONNECT_SECONDS = 10.0
 # An answer is held in memory; what can be longer is asked for in parts.
 _MOST_BYTES = 8 << 20
@@ -158,14 +158,14 @@ class Caller:
                     raise await _refusal(answer)
                 yield answer
         except TimeoutError:
-            raise Refused(504, f"the portal did not answer within {_SECONDS:g} s; it may still be at work: look before you try again") from None
+            raise Refused(504, f"the portal did not answer within {SECONDS:g} s; it may still be at work: look before you try again") from None
         except (aiohttp.ClientError, OSError) as error:
             raise Refused(503, f"the portal does not answer ({type(error).__name__}): {error}") from None
 
     async def _opened(self, method: str, address: URL, headers: dict[str, str], options: dict[str, Any]) -> aiohttp.ClientResponse:
         """The answer as it begins; asked again once when the connection broke off, as one that was idle for long does."""
         # Never another host: the token is for this one.
-        options |= {"headers": headers, "allow_redirects": False, "timeout": aiohttp.ClientTimeout(total=_SECONDS, sock_connect=_CONNECT_SECONDS)}
+        options |= {"headers": headers, "allow_redirects": False, "timeout": aiohttp.ClientTimeout(total=SECONDS, sock_connect=_CONNECT_SECONDS)}
         try:
             return await self._session.request(method, address, **options)
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):

@@ -13,8 +13,10 @@ import sys
 
 import aiohttp
 from aiohttp import hdrs
+from mcp.server.stdio import stdio_server
 
-from portal.mcp.caller import Caller
+from portal.mcp.asked import Asked
+from portal.mcp.caller import SECONDS, Caller
 from portal.mcp.server import build
 from tclone import settings
 from tclone.errors import TCloneError
@@ -31,12 +33,16 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 async def serve(wanted: Settings) -> None:
-    """Serve until stdin ends."""
+    """Serve until stdin ends and what was asked until then is answered."""
     trust = wanted.trust()
     connector = aiohttp.TCPConnector(ssl=trust if trust is not None else True, resolver=Resolver())
     async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session:
         caller = Caller(session, wanted.url, {hdrs.AUTHORIZATION: f"Bearer {wanted.token}"})
-        await build(lambda _: caller).run_stdio_async()
+        # The SDK keeps it to itself; its own way of serving on stdin drops whatever is under way when that ends.
+        server = build(lambda _: caller)._lowlevel_server
+        async with stdio_server() as (said, told):
+            asked = Asked(said, told, SECONDS)
+            await server.run(asked.said, asked.told, server.create_initialization_options())
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -50,5 +56,8 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     # Nothing that this process starts needs it.
     os.environ.pop("TCLONE_TOKEN", None)
-    asyncio.run(serve(wanted))
+    try:
+        asyncio.run(serve(wanted))
+    except* BrokenPipeError:
+        pass  # the client reads no more, so it wants nothing more
     return 0

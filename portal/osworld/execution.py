@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import pydantic
 from aiohttp import web
 
+from portal.lost import Lost
 from portal.osworld.guest import Done
-from portal.osworld.once import Once
 from portal.osworld.server import Ground, object_of
 
 # As long as OSWorld's own server gives them.
@@ -69,10 +69,10 @@ class Script(_Body):
 class Execution:
     """`/execute`, `/run_python`, `/run_bash_script`, `/setup/launch` of one workspace."""
 
-    def __init__(self, ground: Ground, workspace: str, once: Once) -> None:
+    def __init__(self, ground: Ground, workspace: str, lost: Lost[web.Response]) -> None:
         self._ground = ground
         self._workspace = workspace
-        self._once = once
+        self._lost = lost
 
     def routes(self) -> list[web.RouteDef]:
         once = self._once_for
@@ -88,7 +88,12 @@ class Execution:
         async def serve(request: web.Request) -> web.StreamResponse:
             body, value = await object_of(request)
             wanted = model.model_validate(value)
-            return await self._once.answer(request, body, lambda: work(request, wanted))
+            async with self._lost.answer(request, request.path.encode() + b"\0" + body, lambda: work(request, wanted)) as made:
+                # A response belongs to the request that it answers: each client gets one of its own.
+                response = web.Response(body=made.body, status=made.status, content_type=made.content_type)
+                await response.prepare(request)
+                await response.write_eof()
+            return response
 
         return serve
 

@@ -117,7 +117,7 @@ class Files:
 
     async def _upload(self, request: web.Request) -> web.Response:
         """Fields in the order in which OSWorld's client sends them: where to, then the bytes, which go on as they come."""
-        self._ground.admit(self._workspace)
+        self._ground.admit(self._workspace, request.path)
         if not request.content_type.startswith("multipart/"):
             return failure("file_path and file_data are sent as multipart/form-data", 415)
         target: bytes | None = None

@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.account import DESKTOP_USER
 from engine.client import ExecSession
-from portal.errors import BadAnswer, Conflicting, TimedOut
+from portal.errors import BadAnswer, NotStarted, TimedOut
 from portal.node import Node, translated
 from portal.sockets import Limited
 
@@ -23,12 +23,6 @@ _STDOUT, _MOST_STDERR = 1, 4096
 _GRACE_SECONDS = 30.0
 
 Asked = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
-
-
-class NotStarted(Conflicting):
-    """The command could not be started: nothing was done."""
-
-    code, status = "not_started", 500
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,12 @@ from portal import audit
 from portal.api.actions import Actions, succeeded
 from portal.errors import Forbidden, PortalError
 from portal.inside import Inside
+from portal.lost import Lost
 from portal.node import Node
 from portal.osworld.guest import Done, Guest
-from portal.osworld.once import Once
 from portal.owners import Owners
 from portal.principal import Principal, Role, Scope, closure
+from portal.rates import Rates
 from portal.routes import Call, Router
 from portal.sockets import Limited
 from portal.users import Users
@@ -43,7 +44,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Ground:
     """What the servers of all workspaces stand on."""
 
-    def __init__(self, node: Node, inside: Inside, actions: Actions, router: Router, owners: Owners, users: Users) -> None:
+    def __init__(self, node: Node, inside: Inside, actions: Actions, router: Router, owners: Owners, users: Users, rates: Rates) -> None:
         self.node = node
         self.inside = inside
         self.guest = Guest(node)
@@ -51,6 +52,7 @@ class Ground:
         self._router = router
         self._owners = owners
         self._users = users
+        self._rates = rates
 
     def principal(self, workspace: str) -> Principal:
         """A program of whoever owns the workspace; an admin's where nobody does. It can do nothing but drive this workspace.
@@ -65,9 +67,9 @@ class Ground:
     def call(self, request: web.Request, workspace: str) -> Call:
         return Call(request, self.principal(workspace), workspace, None)
 
-    def admit(self, workspace: str) -> None:
+    def admit(self, workspace: str, asked: str) -> None:
         """Before anything is done in a workspace. Raises Held while a person has control."""
-        self._router.act(self.principal(workspace), workspace)
+        self._router.act(self.principal(workspace), workspace, asked)
 
     async def act(self, request: web.Request, workspace: str, actions: list[Action]) -> dict[str, Any]:
         """Actions at its desktop, all of which must succeed: the engine's answer. Raises PortalError, EngineError."""
@@ -77,9 +79,10 @@ class Ground:
 
     async def run(self, request: web.Request, workspace: str, command: dict[str, Any]) -> Done:
         """A command inside, on record, whose programs may act at the desktop meanwhile. Raises as Guest.run, and Held."""
-        self.admit(workspace)
+        self.admit(workspace, request.path)
         principal = self.principal(workspace)
         try:
+            self._rates.take(principal.grant, 1)
             done = await self.guest.run(workspace, command, lambda question: self._asked(request, workspace, question))
         except (PortalError, EngineError) as error:
             audit.record("command", user=principal.user, token=principal.token, workspace=workspace, outcome=error.code)
@@ -110,11 +113,11 @@ def _box(region: object) -> list[int]:
     return [left, top, left + width, top + height]
 
 
-def application(routes: Callable[[Ground, str, Once], list[web.RouteDef]], ground: Ground) -> Callable[[str], web.Application]:
+def application(routes: Callable[[Ground, str, Lost[web.Response]], list[web.RouteDef]], ground: Ground) -> Callable[[str], web.Application]:
     """A function that makes a workspace's application."""
 
     def made(workspace: str) -> web.Application:
-        once, busy = Once(), Limited("request", MOST_REQUESTS)
+        lost, busy = Lost[web.Response](), Limited("request", MOST_REQUESTS)
 
         @web.middleware
         async def of_somebody(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -124,10 +127,10 @@ def application(routes: Callable[[Ground, str, Once], list[web.RouteDef]], groun
                 return await handler(request)
 
         app = web.Application(middlewares=[_errors, _local, of_somebody], client_max_size=_BODY_LIMIT)
-        app.add_routes(routes(ground, workspace, once))
+        app.add_routes(routes(ground, workspace, lost))
 
         async def close(_: web.Application) -> None:
-            await once.close()
+            await lost.close()
 
         app.on_shutdown.append(close)
         return app

@@ -315,7 +315,7 @@ class FakeEngine:
     async def _act(self, request: web.Request) -> web.Response:
         """Notes what was asked for; the same request id gets the same answer. `action_fails` names the first that does not succeed."""
         body = await request.json()
-        self._find(request)
+        body["ref"] = self._find(request)["id"]
         if body["request_id"] not in self.acted:
             self.calls.append(("act", body))
             self._check("act")

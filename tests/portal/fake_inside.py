@@ -20,6 +20,7 @@ CHANGES = [
     {"change": "changed", "path": "/home/user/.xsession-errors", "encoded": "/home/user/.xsession-errors", "kind": "file", "size": 90, "before": 10},
     {"change": "deleted", "path": "/home/user/old", "encoded": "/home/user/old", "kind": "directory", "size": None, "before": 4096},
 ]
+OSWORLD_RUNNER = "/usr/libexec/tclone/osworld/run.py"
 DIFF = "--- a/home/user/notes.txt\n+++ b/home/user/notes.txt\n@@ -1,3 +1,3 @@\n first\n-second\n+<b>second</b>\n third\n"
 
 
@@ -110,16 +111,19 @@ class FakeInside:
         return web.json_response({"path": text, "encoded": quote(path), "entries": entries, "truncated": False, "home": "/home/user"})
 
     async def _remove(self, request: web.Request) -> web.Response:
+        self._find(request)
         path = _path(request)
         self.files.pop(path, None)
         self.directories.discard(path)
         return web.Response(status=204)
 
     async def _make(self, request: web.Request) -> web.Response:
+        self._find(request)
         self.directories.add(_path(request))
         return web.json_response(self._entry(_path(request)), status=201)
 
     async def _read(self, request: web.Request) -> web.Response:
+        self._find(request)
         path = _path(request)
         if path not in self.files:
             raise NotFound(f"there is no {path.decode(errors='replace')} of ws-1")
@@ -128,6 +132,7 @@ class FakeInside:
         return web.Response(body=self.files[path], headers={"ETag": '"tag"', "Set-Cookie": "stolen=1", "Content-Type": "text/html"})
 
     async def _write(self, request: web.Request) -> web.Response:
+        self._find(request)
         path = _path(request)
         if path in self.files and request.query.get("overwrite") != "1":
             raise Conflict(f"{path.decode(errors='replace')} of ws-1 exists already; choose another name or ask to overwrite it")
@@ -189,6 +194,8 @@ class FakeInside:
             if message.type is WSMsgType.TEXT:
                 break
             self.told += message.data[1:]
+            if argv[-1] == OSWORLD_RUNNER:
+                break  # its request is one line
         for stream, data in says:
             await socket.send_bytes(bytes([stream]) + data)
         if exits is not None:

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from portal.cua.addresses import Addresses
 from tests import client
 from tests.portal.conftest import Portal, program
 from tests.portal.fake_engine import FakeEngine
@@ -31,7 +32,8 @@ async def test_the_client_as_it_is_by_loopback(portal: Portal, engine: FakeEngin
     engine.add()
     engine.inside.says = [(1, b"hello\n")]
     agent = await program(portal, await portal.login(), "control")
-    made = await agent.request("POST", CUA, {})
+    # `localhost` is where this client looks when it is told nothing.
+    made = await agent.request("POST", CUA, {"address": "127.0.0.1"})
     assert made.status == 201 and await made.json() == {"workspace": "ws-1", "address": "127.0.0.1", "port": 8000}, await made.text()
     assert "ok" in await client.run("cua", SCRIPT, "loopback")
     done = acted(engine)
@@ -142,6 +144,83 @@ async def test_who_comes_by_loopback_is_a_program_with_no_more_right_than_its_op
             await channel.send_json(click)
             assert (await channel.receive_json())["code"] == "not_found"
         assert (await said("127.0.0.24"))["error"]["code"] == "not_found"
+    assert len(acted(engine)) == 2
+
+
+async def test_places_are_free_ones_or_those_that_were_asked_for(portal: Portal, engine: FakeEngine) -> None:
+    for _ in range(4):
+        engine.add()
+    agent = await program(portal, await portal.login(), "control")
+
+    async def opened(number: int, **wanted: object) -> tuple[str, int]:
+        answer = await agent.request("POST", CUA.replace("ws-1", f"ws-{number}"), wanted)
+        assert answer.status == 201, await answer.text()
+        told = await answer.json()
+        return told["address"], told["port"]
+
+    # Two of which nobody says where: each has an address of its own, with the port that the client cannot change.
+    first, second = await opened(1), await opened(2)
+    assert first[1] == second[1] == 8000 and first[0] != second[0] and all(address.startswith("127.77.") for address, _ in (first, second))
+    third, fourth = await opened(3, port=0), await opened(4, address="127.0.0.25", port=0)
+    assert third[0] == "127.0.0.1" and fourth[0] == "127.0.0.25" and 8000 not in (third[1], fourth[1])
+    for address, port in (first, second, third, fourth):
+        async with aiohttp.ClientSession() as session, session.post(f"http://{address}:{port}/cmd", json={"command": "move_cursor", "params": {"x": port % 100, "y": 1}}) as answer:
+            assert json.loads((await answer.text())[6:])["success"] is True
+    assert len(acted(engine)) == 4
+    # One that is taken, by whomever, is refused with the way out; a number that is none is, too.
+    assert (await agent.request("DELETE", CUA)).status == 204
+    refused = await agent.request("POST", CUA, {"address": third[0], "port": third[1]})
+    assert refused.status == 409 and "leave both out" in (await refused.json())["error"]["message"]
+    assert (await agent.request("POST", CUA, {"port": 65536})).status == 400
+    assert await opened(1, address=first[0], port=first[1]) == first, "who names it knows it"
+
+
+def test_a_place_that_was_given_back_is_not_chosen_again_for_a_minute() -> None:
+    now = 0.0
+    one, other = Addresses(lambda: now), Addresses(lambda: now)
+    one._next = other._next = 1000  # two portals that go round together
+    listeners = [one.bound(None, None), other.bound(None, None), one.bound(None, None)]
+    places = [listener.getsockname() for listener in listeners]
+    assert len(set(places)) == 3, "one that another program has is passed over"
+    for listener in listeners:
+        listener.close()
+    one.give_back(*places[0])
+    one._next = 1000
+    with one.bound(None, None) as chosen:
+        assert chosen.getsockname() not in places[:1]
+    one._next, now = 1000, 61.0
+    with one.bound(None, None) as chosen:
+        assert chosen.getsockname() == places[0]
+
+
+async def test_what_the_client_sends_again_because_its_answer_was_lost_is_done_once(portal: Portal, engine: FakeEngine) -> None:
+    engine.add()
+    agent = await program(portal, await portal.login(), "control")
+    assert (await agent.request("POST", CUA, {"address": "127.0.0.26"})).status == 201
+    click = {"command": "left_click", "params": {"x": 5, "y": 5}}
+    engine.behaviour, engine.delay = "slow", 1.0
+    body = json.dumps(click).encode()
+    head = f"POST /cmd HTTP/1.1\r\nHost: 127.0.0.26:8000\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    _, writer = await asyncio.open_connection("127.0.0.26", 8000)
+    writer.write(head + body)
+    await writer.drain()
+    await asyncio.sleep(0.3)
+    writer.transport.abort()
+    # By its other way, as it does: once while the first is at work, and a connection that breaks in the midst of that.
+    async with aiohttp.ClientSession() as session:
+        channel = await session.ws_connect("http://127.0.0.26:8000/ws")
+        await channel.send_str(json.dumps({"params": {"y": 5, "x": 5}, "command": "left_click"}))
+        await asyncio.sleep(0.1)
+        assert channel._response.connection is not None and channel._response.connection.transport is not None
+        channel._response.connection.transport.abort()
+        await asyncio.sleep(0.1)
+        async with session.ws_connect("http://127.0.0.26:8000/ws") as channel:
+            await channel.send_json(click)
+            assert (await channel.receive_json())["success"] is True
+            assert len(acted(engine)) == 1
+            # Sent again after its answer, it is meant twice.
+            await channel.send_json(click)
+            assert (await channel.receive_json())["success"] is True
     assert len(acted(engine)) == 2
 
 

@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,11 +20,14 @@ import pytest
 from aiohttp import web
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._context_streams import create_context_streams
 from mcp.shared.exceptions import MCPError
-from mcp_types import CallToolResult, ImageContent, TextContent
+from mcp.shared.message import SessionMessage
+from mcp_types import CallToolResult, ImageContent, TextContent, jsonrpc_message_adapter
 from PIL import Image
 
 from portal.mcp import http, stdio
+from portal.mcp.asked import Asked
 from portal.mcp.caller import Caller, Output, Refused
 from portal.mcp.inside import _text
 from tests.portal.conftest import HOST, PATIENCE, Portal, token_of
@@ -41,7 +45,7 @@ CLICK = {"branch": "ws-1", "x": 10, "y": 20}
 async def connected(portal: Portal, secret: str, mode: str = "auto") -> AsyncIterator[Client]:
     transport = httpx2.AsyncHTTPTransport(uds=str(portal.places.control_socket))
     headers = {"Authorization": f"Bearer {secret}", "Host": HOST}
-    async with httpx2.AsyncClient(transport=transport, headers=headers) as connection:
+    async with httpx2.AsyncClient(transport=transport, headers=headers, timeout=PATIENCE) as connection:
         async with Client(streamable_http_client("http://control/mcp", http_client=connection), mode=mode) as client:
             yield client
 
@@ -342,6 +346,45 @@ async def test_the_command_serves_a_client_that_starts_it(portal: Portal, front:
         assert told(clicked)["branch"] == "ws-1" and acted(engine)[-1]["action"] == "click"
         assert told(await client.call_tool("run_command", {"branch": "ws-1", "command": "true"}))["status"] == 5
         assert "no workspace ws-4: it is gone" in refusal(await client.call_tool("branch_get", {"branch": "ws-4"}))
+
+
+async def test_what_was_asked_before_the_client_said_no_more_is_answered(portal: Portal, front: Front, engine: FakeEngine, tmp_path: Path) -> None:
+    """As `printf … | tclone mcp` does: all of it is in the pipe, and the pipe is closed, before the first answer."""
+    engine.add()
+    engine.behaviour, engine.delay = "slow", 1.0
+    secret = tmp_path / "token"
+    secret.touch(0o600)
+    secret.write_text(await token_of(await portal.login(), "control") + "\n")
+    words = ["-m", "engine.cli.main", "mcp", "--url", f"https://tclone.localhost:{front.port}", "--token-file", str(secret), "--ca", str(portal.places.ca_certificate)]
+    clicks = [{"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"name": "computer_click", "arguments": CLICK}} for number in (2, 3)]
+    said = [initialize(HANDSHAKES[-1]), {"jsonrpc": "2.0", "method": "notifications/initialized"}, *clicks]
+    process = await asyncio.create_subprocess_exec(sys.executable, *words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    async with asyncio.timeout(PATIENCE):
+        out, _ = await process.communicate(b"".join(json.dumps(one).encode() + b"\n" for one in said))
+    answers = {one["id"]: one["result"] for one in map(json.loads, out.splitlines()) if "id" in one}
+    assert process.returncode == 0 and sorted(answers) == [1, 2, 3]
+    assert all(answers[number]["structuredContent"]["branch"] == "ws-1" and not answers[number]["isError"] for number in (2, 3))
+    assert [action["action"] for action in acted(engine)] == ["click", "click"]
+
+
+async def test_answers_are_waited_for_so_long_and_not_for_what_was_taken_back() -> None:
+    def sent(**fields: object) -> SessionMessage:
+        return SessionMessage(jsonrpc_message_adapter.validate_python({"jsonrpc": "2.0", **fields}))
+
+    sending, said = create_context_streams[SessionMessage | Exception](10)
+    told, receiving = create_context_streams[SessionMessage](10)
+    for seconds, more, least, most in ((0.3, None, 0.3, 5), (60, {"method": "notifications/cancelled", "params": {"requestId": 7}}, 0, 5)):
+        asked = Asked(said, told, seconds)
+        asked.note(sent(id="7", method="tools/list").message)
+        asked.note(sent(id=8, method="tools/list").message)
+        await asked.told.send(sent(id=8, result={}))
+        if more is not None:
+            asked.note(sent(**more).message)
+        began = asyncio.get_running_loop().time()
+        await asked.done()
+        assert least <= asyncio.get_running_loop().time() - began < most
+    for stream in (sending, said, told, receiving):
+        stream.close()
 
 
 def test_what_the_command_cannot_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,7 @@ from portal.osworld import guest
 from portal.osworld import server as osworld
 from portal.osworld.routes import routes
 from portal.osworld.server import Ground, application
+from portal.rates import Rates
 
 WINDOWS = [
     {"id": 7, "title": "notes - Editor", "program": "mousepad", "x": 1, "y": 2, "width": 300, "height": 200, "active": True, "hidden": False},
@@ -103,7 +104,7 @@ class Workspace:
         known = {"cursor": {"cursor": [640, 400]}, "get_clipboard": {"text": "copied"}}
         return {"results": [{"action": one["action"], "ok": True, **known.get(one["action"], {})} for one in done], "screen": [1280, 800], "cursor": [640, 400]}
 
-    def refuse(self, principal: Any, workspace: str) -> None:
+    def refuse(self, principal: Any, workspace: str, asked: str = "") -> None:
         assert not principal.is_person and principal.user == (self.owner or "admin")
         if self.held:
             raise Held("ws-1 is held by admin")
@@ -118,7 +119,7 @@ async def workspace(tmp_path: Path) -> Workspace:
 
 @pytest.fixture
 async def server(workspace: Workspace) -> AsyncIterator[TestServer]:
-    ground = Ground(workspace, None, workspace, SimpleNamespace(act=workspace.refuse), SimpleNamespace(of=lambda _: workspace.owner), SimpleNamespace(enabled=lambda user: None))  # type: ignore[arg-type]
+    ground = Ground(workspace, None, workspace, SimpleNamespace(act=workspace.refuse), SimpleNamespace(of=lambda _: workspace.owner), SimpleNamespace(enabled=lambda user: None), Rates())  # type: ignore[arg-type]
     async with TestServer(application(routes, ground)("ws-1"), host="127.0.0.1") as served:
         yield served
 
