@@ -84,6 +84,7 @@ function renderTiles(wanted) {
     tile.element.style.order = String(index);
   });
   if (mirror && !here().every((tile) => tile?.canStream)) setMirror(false);
+  renderSound();
 }
 
 function renderToolbar(all) {
@@ -146,5 +147,18 @@ function hear(tile, type) {
   if (type === "leader" && document.activeElement === tile.frame) leader.open(() => tile.focusDesktop());
 }
 
-followKeyboard(() => tiles.values(), () => {});
+/** One is heard: that which had the keyboard last, at first the left one. */
+let heard = null;
+function renderSound() {
+  const [left] = here();
+  for (const tile of tiles.values()) tile.setAudible(tile.id === (tiles.has(heard) ? heard : left?.id));
+}
+
+followKeyboard(
+  () => tiles.values(),
+  (id) => {
+    heard = id ?? heard;
+    renderSound();
+  },
+);
 startPage(render);

@@ -25,6 +25,7 @@ export class Desktop {
   #place = new ResizeObserver(() => this.#fit());
   #watched = false;
   #wanted = null;
+  #audible = true;
 
   /** `onChange(state, message)`: "still" | "opening" | "shown" | "failed" of what is in its place, "picture" when a still one was drawn;
    * `onTold(type, message)` for what the viewer says. */
@@ -79,6 +80,17 @@ export class Desktop {
 
   reopen() {
     this.#live?.open();
+  }
+
+  /** Whether it may be heard: of several that stream one is. */
+  setAudible(audible) {
+    if (audible === this.#audible) return;
+    this.#audible = audible;
+    this.#live?.tell("sound", { on: audible });
+  }
+
+  get audible() {
+    return this.#audible;
   }
 
   tell(order, rest) {
@@ -192,7 +204,10 @@ class Stream {
 
   #hear(type, message) {
     if (type === "picture") this.#shown();
-    else if (type === "hello") clearTimeout(this.#silent);
+    else if (type === "hello") {
+      clearTimeout(this.#silent);
+      this.tell("sound", { on: this.#desktop.audible });
+    }
     this.#desktop.onTold(type, message);
   }
 

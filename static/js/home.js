@@ -10,10 +10,12 @@ import { openLaunch } from "./launch.js";
 import { CHOICES, layout } from "./layout.js";
 import { Leader } from "./leader.js";
 import { openHelp } from "./help.js";
+import { arranged, swap } from "./order.js";
 import { startPage } from "./shell.js";
 import { store } from "./store.js";
 import { home as words, keys } from "./strings.js";
 import { Tile } from "./tile.js";
+import { draggable } from "./tile_drag.js";
 import { Tree } from "./tree.js";
 
 const CHOSEN_KEY = "tclone-chosen";
@@ -41,7 +43,8 @@ const strip = new Divider({
   onMove: (width) => grid.style.setProperty("--strip", `${width}px`),
 });
 
-const placeOf = (id) => store.ordered().findIndex(({ workspace }) => workspace.id === id);
+const inOrder = () => arranged(store.ordered());
+const placeOf = (id) => inOrder().findIndex(({ workspace }) => workspace.id === id);
 
 function remember(id) {
   chosen = id;
@@ -61,12 +64,12 @@ function choose(id) {
 }
 
 function chooseNext(by) {
-  const ordered = store.ordered();
+  const ordered = inOrder();
   if (ordered.length) choose(ordered[(Math.max(0, placeOf(chosen)) + by + ordered.length) % ordered.length].workspace.id);
 }
 
 function render() {
-  const ordered = store.ordered();
+  const ordered = inOrder();
   const slots = layout.capacity(ordered.length);
   if (first >= ordered.length) first = Math.max(0, Math.floor((ordered.length - 1) / slots) * slots);
   const visible = ordered.slice(first, first + slots);
@@ -78,7 +81,7 @@ function render() {
   renderTiles(visible, shown);
   arrange();
   renderEmpty(ordered.length === 0);
-  tree.update(ordered, shown, keyboard ?? (layout.allLive ? null : chosen));
+  tree.update(store.ordered(), shown, keyboard ?? (layout.allLive ? null : chosen));
 }
 
 function renderTiles(visible, shown) {
@@ -93,6 +96,7 @@ function renderTiles(visible, shown) {
     if (tile) tile.update(workspace);
     else {
       tile = new Tile(workspace, { choose, hear });
+      draggable(tile, exchange);
       tiles.set(workspace.id, tile);
       grid.append(tile.element);
     }
@@ -106,6 +110,8 @@ function renderTiles(visible, shown) {
   for (const [id, tile] of tiles) {
     tile.setLive(layout.allLive || id === chosen);
     tile.element.classList.toggle("chosen", id === chosen);
+    // One is heard at a time.
+    tile.setAudible(id === chosen);
   }
 }
 
@@ -180,6 +186,20 @@ function renderEmpty(isEmpty) {
   );
 }
 
+/** Two tiles change places. */
+function exchange(one, other) {
+  swap(store.ordered(), one, other);
+  render();
+}
+
+/** The chosen tile changes places with the one before or behind it. */
+function moveBy(by) {
+  const other = inOrder()[placeOf(chosen) + by]?.workspace.id;
+  if (!other) return;
+  exchange(chosen, other);
+  choose(chosen);
+}
+
 // Keyboard
 
 const current = () => tiles.get(chosen) ?? null;
@@ -196,6 +216,8 @@ const leader = new Leader([
   { keys: ["k"], shown: "K", label: commands.keep, run: () => current().control.keepAlive(), enabled: () => current() !== null },
   { keys: ["s"], shown: "S", label: commands.api, run: () => openApi(current().workspace), enabled: () => current() !== null },
   { keys: ["c"], shown: "C", label: commands.compare, run: () => location.assign(compareAddress()), enabled: () => tiles.size > 1 },
+  { keys: ["["], shown: "[", label: commands.earlier, run: () => moveBy(-1), enabled: () => placeOf(chosen) > 0 },
+  { keys: ["]"], shown: "]", label: commands.later, run: () => moveBy(1), enabled: () => placeOf(chosen) < store.workspaces.size - 1 },
   { keys: ["a"], shown: "A", label: commands.live, run: () => (layout.allLive = !layout.allLive) },
 ]);
 

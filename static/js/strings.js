@@ -262,6 +262,8 @@ export const keys = {
     alone: "Open alone",
     home: "All workspaces",
     live: "All live on or off",
+    earlier: "Move the tile before the one in front of it",
+    later: "Move the tile behind the next one",
     compare: "Compare with the next one",
     control: "Take control or hand back",
     keep: "Keep alive",

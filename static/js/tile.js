@@ -26,6 +26,7 @@ export class Tile {
   #overlay = h("div", { className: "tile-overlay", hidden: true });
   #ports = new PortLine();
   #live = false;
+  #audible = true;
   #view = "";
 
   /** `solo`: the only thing on its page, so it offers no way to open it alone. `choose(id)` is called when somebody wants to work in it. */
@@ -76,6 +77,12 @@ export class Tile {
     this.#live = live;
     this.element.classList.toggle("is-live", live);
     this.#applyLive();
+  }
+
+  /** Whether its desktop may be heard. */
+  setAudible(audible) {
+    this.#audible = audible;
+    this.#desktop?.setAudible(audible);
   }
 
   focusDesktop() {
@@ -190,6 +197,7 @@ export class Tile {
       },
     });
     this.#body.prepend(this.#desktop.element);
+    this.#desktop.setAudible(this.#audible);
     this.#applyLive();
   }
 

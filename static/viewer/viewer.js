@@ -7,6 +7,8 @@
 (() => {
   const portal = document.currentScript.dataset.portal;
   const LOOK_EVERY = 100;
+  // So many looks apart.
+  const MUTE_EVERY = 10;
   // No lighter than this is black, of 255; one that stays so is shown after this time.
   const DARKEST = 8;
   const BLACK_MS = 2000;
@@ -48,6 +50,11 @@
     new Promise((done) => setTimeout(done, LOOK_EVERY * 3)),
   ]);
 
+  // The client's own way to be silent.
+  let sounds = true;
+  let ticks = 0;
+  const setSound = () => window.postMessage({ type: "setMute", value: !sounds }, location.origin);
+
   let decodedAt = null;
   let shown = false;
   let poor = false;
@@ -63,6 +70,8 @@
     const bad = window.stream_client?.connection === "poor";
     if (bad !== poor) tell("quality", { poor: bad });
     poor = bad;
+    // Asked for again and again: what plays may come about at any time.
+    if (!sounds && (ticks += 1) % MUTE_EVERY === 0) setSound();
     // Its own shortcuts (Ctrl+Shift+M, F, X, G) would take keys away from the programs on the desktop.
     if (window.webrtcInput?.shortcutsEnabled) window.webrtcInput.setShortcutsEnabled(false);
   }, LOOK_EVERY);
@@ -120,6 +129,11 @@
       else held.delete(keysym);
       beating ??= setInterval(beat, HEARTBEAT_MS);
       send(`${down ? "kd" : "ku"},${keysym}`);
+    },
+    sound({ on }) {
+      if (sounds === (on === true)) return;
+      sounds = on === true;
+      setSound();
     },
     text({ text }) {
       if (isText(text)) send(`co,end,${text}`);

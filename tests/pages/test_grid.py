@@ -320,3 +320,46 @@ async def test_a_screen_that_is_black_is_shown_all_the_same(page: Page, engine: 
     await page.context.add_init_script(_BLACK_SCREEN)
     engine.add()
     await streams(page, "ws-1")
+
+
+async def _order(page: Page) -> list[str]:
+    return await page.locator("article.tile").evaluate_all("tiles => tiles.sort((a, b) => a.style.order - b.style.order).map((tile) => tile.dataset.workspace)")
+
+
+async def test_tiles_change_places_by_mouse_and_keys(page: Page, engine: FakeEngine) -> None:
+    for name in ("one", "two", "three"):
+        engine.add(name=name)
+    await page.get_by_role("button", name="4 tiles at once").click()
+    viewer = await streams(page, "ws-1")
+    assert await _order(page) == ["ws-1", "ws-2", "ws-3"]
+    await tile_of(page, "ws-3").locator(".tile-name").drag_to(tile_of(page, "ws-1").locator(".tile-body"))
+    assert await _order(page) == ["ws-3", "ws-2", "ws-1"]
+    assert viewer == frame_of(page, "ws-1") and await page.locator("body.dragging-tile, .drop-here").count() == 0, "the desktop was opened anew"
+    await page.reload()
+    await streams(page, "ws-1")
+    assert await _order(page) == ["ws-3", "ws-2", "ws-1"]
+    # What is new stands beside what it came from; the lineage has its own order.
+    engine.add(name="branch", kind="branch", parent="ws-3")
+    await expect(tile_of(page, "ws-4")).to_be_visible()
+    assert await _order(page) == ["ws-3", "ws-4", "ws-2", "ws-1"]
+    assert await page.locator(".tree-name").all_inner_texts() == ["one", "two", "three", "branch"]
+    await tile_of(page, "ws-1").locator(".tile-name").click()
+    await page.locator("h1").click()
+    await twice(page)
+    await page.keyboard.press("[")
+    assert await _order(page) == ["ws-3", "ws-4", "ws-1", "ws-2"]
+
+
+async def test_one_desktop_is_heard(page: Page, engine: FakeEngine) -> None:
+    await page.context.add_init_script(
+        "window.muted = []; addEventListener('message', ({ data, origin }) => origin === location.origin && data.type === 'setMute' && muted.push(data.value))"
+    )
+    engine.add()
+    engine.add()
+    await page.get_by_role("button", name="All live").click()
+    one, other = await streams(page, "ws-1"), await streams(page, "ws-2")
+    await other.wait_for_function("muted.at(-1) === true")
+    assert await one.evaluate("muted") == []
+    await other.get_by_label("typed").click()
+    await other.wait_for_function("muted.at(-1) === false")
+    await one.wait_for_function("muted.at(-1) === true")
