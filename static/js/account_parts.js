@@ -14,7 +14,7 @@ export function fillPart(section, { title, note }, ...content) {
 export function table(caption, columns, rows) {
   const head = h("tr", {}, ...columns.map((column) => h("th", { scope: "col", textContent: column })));
   const body = rows.map((row) => h("tr", {}, ...row.map((cell, index) => h("td", { data: { column: columns[index] } }, cell))));
-  const label = h("caption", { className: "visually-hidden", textContent: caption });
+  const label = h("caption", { className: "sr-only", textContent: caption });
   return h("table", { className: "list" }, label, h("thead", {}, head), h("tbody", {}, ...body));
 }
 

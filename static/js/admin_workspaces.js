@@ -8,7 +8,8 @@ import { button, h, setText } from "./dom.js";
 import { age, setSize, size } from "./format.js";
 import { Memory } from "./memory.js";
 import { store } from "./store.js";
-import { panels, states } from "./strings.js";
+import { states } from "./strings.js";
+import { panels } from "./strings_panels.js";
 import { everybodys as words } from "./strings_admin.js";
 
 const EVERY = 5000;

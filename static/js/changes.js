@@ -7,7 +7,8 @@ import { isOwn } from "./own_files.js";
 import { Note, panelHead } from "./panel.js";
 import { snippet } from "./snippets.js";
 import { store } from "./store.js";
-import { changes as words, common } from "./strings.js";
+import { common } from "./strings.js";
+import { changes as words } from "./strings_panels.js";
 
 const MOST_SHOWN = 2000;
 const MOST_LINES = 5000;

@@ -7,7 +7,8 @@ import { size } from "./format.js";
 import { decoded, download, encodeName, joined, list, makeDirectory, one, parentOf, remove, upload } from "./inside.js";
 import { Note, panelHead } from "./panel.js";
 import { snippet } from "./snippets.js";
-import { common, files as words } from "./strings.js";
+import { common } from "./strings.js";
+import { files as words } from "./strings_panels.js";
 
 const AT_ONCE = 3;
 

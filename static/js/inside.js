@@ -1,7 +1,7 @@
 // What the panels of a workspace's page ask the portal. Paths are percent-encoded bytes throughout: names need not be UTF-8.
 
 import { ApiError, request, sessionKey } from "./api.js";
-import { files as words } from "./strings.js";
+import { files as words } from "./strings_panels.js";
 
 /** Where a workspace is in the API. */
 export const one = (id) => `/api/v1/workspaces/${encodeURIComponent(id)}`;

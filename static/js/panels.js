@@ -6,7 +6,7 @@ import { FilesPanel } from "./files.js";
 import { size } from "./format.js";
 import { stats } from "./inside.js";
 import { PortsPanel } from "./ports.js";
-import { panels as words } from "./strings.js";
+import { panels as words } from "./strings_panels.js";
 import { TerminalPanel } from "./terminal.js";
 
 const MEMORY_EVERY = 8000;

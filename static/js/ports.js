@@ -5,7 +5,7 @@ import { markFault } from "./faults.js";
 import { listeners, one, publish, unpublish } from "./inside.js";
 import { Note, panelHead } from "./panel.js";
 import { snippet } from "./snippets.js";
-import { ports as words } from "./strings.js";
+import { ports as words } from "./strings_panels.js";
 import { toast } from "./toast.js";
 
 const EVERY = 4000;

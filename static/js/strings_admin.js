@@ -1,4 +1,4 @@
-// The English words of the admins' pages; all others are in strings.js.
+// The English words of the admins' pages; strings.js names where the others are.
 
 import { common } from "./strings.js";
 

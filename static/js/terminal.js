@@ -5,7 +5,7 @@ import { button, h } from "./dom.js";
 import { terminalAddress } from "./inside.js";
 import { Note, panelHead } from "./panel.js";
 import "./stylesheet.js";
-import { terminal as words } from "./strings.js";
+import { terminal as words } from "./strings_panels.js";
 
 const VENDOR = new URL("../vendor/", import.meta.url);
 const THEME = { background: "#0b0d11", foreground: "#e8ebf1", cursor: "#8fabff", selectionBackground: "#33467a" };

@@ -4,7 +4,8 @@ import { h, setName, setText } from "./dom.js";
 import { age, size } from "./format.js";
 import { Memory } from "./memory.js";
 import { store } from "./store.js";
-import { home, panels, states } from "./strings.js";
+import { home, states } from "./strings.js";
+import { panels } from "./strings_panels.js";
 
 const RUNNING = ["ready", "forking"];
 

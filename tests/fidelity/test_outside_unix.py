@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.fidelity import programs
+from tests.fidelity.apart import run_in_child
 from tests.fidelity.harness import Harness, finish
 from tests.fidelity.livefork import Container
-from tests.fidelity.apart import run_in_child
 from tests.fidelity.test_outside import _build
 
 pytestmark = [pytest.mark.root]

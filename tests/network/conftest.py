@@ -16,6 +16,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from ipaddress import ip_network
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,10 +108,14 @@ def outside(tmp_path: Path) -> Iterator[Outside]:
 @pytest.fixture
 async def network(leaks: LeakCounter, config: Config, outside: Outside) -> AsyncIterator[Network]:
     """Egress leads to `outside`, whose address is exempt from the rule on the host's own addresses."""
-    settings = NetworkSettings(
-        egress_namespace=outside.path, exempt=(_EXEMPT,), resolvers=(("127.0.0.1", 5353),), dns_timeout=3.0, spares=0
-    )
-    made = Network(config, settings)
+    async with opened_network(config, outside, resolvers=(("127.0.0.1", 5353),), dns_timeout=3.0) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def opened_network(config: Config, outside: Outside, **settings: Any) -> AsyncIterator[Network]:
+    """A network like that of the fixture, with further settings; its workspaces are destroyed with it."""
+    made = Network(config, NetworkSettings(egress_namespace=outside.path, exempt=(_EXEMPT,), spares=0, **settings))
     await made.open()
     yield made
     for workspace in list(made._entries):

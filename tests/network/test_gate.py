@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from engine.config import Config
-from engine.network import Network, NetworkSettings
+from engine.network import Network
 from engine.network.relay import reset
 from tests.leaks import LeakCounter
-from tests.network.conftest import OUTSIDE, Inside, Outside
+from tests.network.conftest import OUTSIDE, Inside, Outside, opened_network
 
 TEN_MEGABYTES = 10 * 1024 * 1024
 
@@ -278,21 +278,8 @@ async def test_closing_the_network_resets_what_is_open_and_opening_lets_out_agai
 @pytest.fixture
 async def small(leaks: LeakCounter, config: Config, outside: Outside) -> AsyncIterator[Network]:
     """A network that allows eight connections a workspace and ten in all."""
-    from ipaddress import ip_network
-
-    settings = NetworkSettings(
-        egress_namespace=outside.path,
-        exempt=(ip_network("198.18.0.0/15"),),
-        connections_per_workspace=8,
-        connections_total=10,
-        spares=0,
-    )
-    made = Network(config, settings)
-    await made.open()
-    yield made
-    for workspace in list(made._entries):
-        await made.destroy(workspace)
-    await made.close()
+    async with opened_network(config, outside, connections_per_workspace=8, connections_total=10) as made:
+        yield made
 
 
 async def test_connections_beyond_the_limit_are_refused(

@@ -24,7 +24,7 @@ _OUTSIDE = """() => {
   const found = document.documentElement.scrollWidth > width ? ["the page itself"] : [];
   for (const element of document.querySelectorAll("body *")) {
     const box = element.getBoundingClientRect();
-    if (!box.width || !box.height || movable(element) || element.closest(".sr-only, .visually-hidden, .desktop, .skip, canvas")) continue;
+    if (!box.width || !box.height || movable(element) || element.closest(".sr-only, .desktop, .skip, canvas")) continue;
     const style = getComputedStyle(element);
     if (style.clipPath !== "none" || element.closest("[style*=clip]")) continue;
     const name = `${element.tagName} ${element.className} ${element.textContent.slice(0, 40)}`;
