@@ -48,10 +48,8 @@ int cgroups_enter(pid_t pid, struct error *err)
 
 void cgroups_leave(int own)
 {
-    if (setns(own, CLONE_NEWCGROUP) < 0) {      /* every path of a cgroup would mean something else from now on */
-        fprintf(stderr, "tclone-livefork: cannot return from a cgroup namespace: %s\n", strerror(errno));
-        _Exit(1);
-    }
+    if (setns(own, CLONE_NEWCGROUP) < 0)        /* every path of a cgroup would mean something else from now on */
+        end_at_once("cannot return from a cgroup namespace: %s", strerror(errno));
     close(own);
 }
 

@@ -1,6 +1,7 @@
 #include "error.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,14 +54,36 @@ int fail_errno(struct error *err, const char *format, ...)
     return -1;
 }
 
+static void (*words)(const struct error *err);
+static pid_t speaker;
+
+void on_end_at_once(void (*last_words)(const struct error *err))
+{
+    words = last_words;
+    speaker = getpid();
+}
+
+void end_at_once(const char *format, ...)
+{
+    static struct error err = { .code = "internal" };
+    va_list args;
+    va_start(args, format);
+    vsnprintf(err.message, sizeof err.message, format, args);
+    va_end(args);
+    make_printable(err.message);
+    dprintf(STDERR_FILENO, "tclone-livefork: %s\n", err.message);
+    void (*last_words)(const struct error *) = getpid() == speaker ? words : NULL;
+    words = NULL;               /* to tell it takes memory, too */
+    if (last_words)
+        last_words(&err);
+    for (;;)
+        raise(SIGKILL);
+}
+
 static void *checked(void *block)
 {
-    if (!block) {
-        static const char text[] = "tclone-livefork: out of memory\n";
-        ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
-        (void)written;
-        _exit(1);
-    }
+    if (!block)
+        end_at_once("the host has no memory left for the fork program");
     return block;
 }
 

@@ -17,7 +17,14 @@ int fail_errno(struct error *err, const char *format, ...) __attribute__((format
 /* Replace the control characters of a text. */
 void make_printable(char *text);
 
-/* Memory that cannot be had ends the program: it holds nothing that its exit would not release. */
+/*
+ * Ends the program where it cannot go on, by SIGKILL: whoever waits for it then puts the source back (shield.h), and nothing is held that its end would not
+ * release. The reason goes to stderr, and to `last_words` if it is set, unless a helper process calls this.
+ */
+void end_at_once(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
+void on_end_at_once(void (*last_words)(const struct error *err));
+
+/* Memory that cannot be had ends the program. */
 void *must_alloc(size_t size);
 /* The same for what is written before it is read: nothing is zeroed, so pages that are not needed are never touched. */
 void *must_buffer(size_t size);

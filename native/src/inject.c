@@ -62,10 +62,9 @@ uint64_t query_reserve(struct query *query, size_t size)
 {
     size_t at = query->data_used;
     query->data_used += (size + 15) & ~(size_t)15;
-    if (query->data_used > query->data_size) {
-        fprintf(stderr, "tclone-livefork: a query needs more than %zu bytes\n", query->data_size);
-        _Exit(1);
-    }
+    if (query->data_used > query->data_size)
+        end_at_once("a query needs more than %zu bytes", query->data_size);
+
     return query->base + at;
 }
 
@@ -83,10 +82,9 @@ uint64_t query_data(struct query *query, const void *data, size_t size)
 
 static int append(struct query *query, struct op op)
 {
-    if (query->op_count == query->op_capacity) {
-        fprintf(stderr, "tclone-livefork: a query has more than %d ops\n", query->op_capacity);
-        _Exit(1);
-    }
+    if (query->op_count == query->op_capacity)
+        end_at_once("a query has more than %d operations", query->op_capacity);
+
     query->ops[query->op_count] = op;
     return query->op_count++;
 }

@@ -264,8 +264,18 @@ static int exit_status(const struct error *err)
     return EXIT_FAILED;
 }
 
+static const struct control *told_last;
+
+static void tell_last(const struct error *err)
+{
+    control_drain(told_last);
+    control_error(told_last, err);
+}
+
 static int command_fork(struct job *job)
 {
+    told_last = &job->control;
+    on_end_at_once(tell_last);
     struct error err = { 0 };
     if (run_fork(job, &err) < 0) {
         struct error untidy = { 0 };

@@ -42,10 +42,8 @@ int mount_enter(int mnt_ns, int (*work)(void *context, struct error *err), void 
     if (unshare(CLONE_FS) < 0 || setns(mnt_ns, CLONE_NEWNS) < 0)   /* a helper that was joined may hold root and directory a moment longer */
         return fail_errno(err, "cannot enter a mount namespace of the source");
     int result = work(context, err);
-    if (setns(own_mnt_ns, CLONE_NEWNS) < 0) {   /* every path would mean something else from now on */
-        fprintf(stderr, "tclone-livefork: cannot return from a mount namespace: %s\n", strerror(errno));
-        _Exit(1);
-    }
+    if (setns(own_mnt_ns, CLONE_NEWNS) < 0)     /* every path would mean something else from now on */
+        end_at_once("cannot return from a mount namespace: %s", strerror(errno));
     return result;
 }
 

@@ -107,13 +107,15 @@ static uint64_t inode_of_link(pid_t pid, const char *name)
 
 static int add_own(struct world *world, pid_t pid, struct error *err)
 {
-    world->namespaces = must_alloc(sizeof *world->namespaces);
+    uint64_t inodes[NAMESPACE_KINDS];
     for (int kind = 0; kind < NAMESPACE_KINDS; kind++) {
-        uint64_t inode = inode_of_link(pid, kinds[kind].name);
-        if (!inode && kind != NAMESPACE_TIME)           /* not every kernel has those */
+        inodes[kind] = inode_of_link(pid, kinds[kind].name);
+        if (!inodes[kind] && kind != NAMESPACE_TIME)    /* not every kernel has those */
             return fail(err, "gone", "the source's first process has ended");
-        add(world, kind, inode);
     }
+    world->namespaces = must_alloc(sizeof *world->namespaces);      /* whole, or not at all: whoever looks at it counts on each kind */
+    for (int kind = 0; kind < NAMESPACE_KINDS; kind++)
+        add(world, kind, inodes[kind]);
     return 0;
 }
 
@@ -209,7 +211,7 @@ static struct namespace *namespace_of(struct process *process, enum namespace_ki
 int namespaces_of_process(struct process *process, struct error *err)
 {
     struct world *world = process->world;
-    if (!world->namespaces && add_own(world, process->pid, err) < 0)
+    if (!world->namespaces && add_own(world, world->processes[0]->pid, err) < 0)
         return -1;
     for (int kind = 0; kind < NAMESPACE_KINDS; kind++) {
         uint64_t inode = inode_of_link(process->pid, kinds[kind].name);

@@ -13,10 +13,8 @@ uint64_t plan_reserve(struct plan *plan, size_t size)
 {
     uint64_t address = plan->arena + plan->used;
     plan->used += (size + 15) & ~(size_t)15;
-    if (plan->used > plan->size) {
-        fprintf(stderr, "tclone-livefork: the arena of %zu MiB is full\n", plan->size >> 20);
-        _Exit(1);
-    }
+    if (plan->used > plan->size)
+        end_at_once("the arena of %zu MiB is full", plan->size >> 20);
     return address;
 }
 

@@ -144,6 +144,8 @@ void shield_start(pid_t source)
         bool traced = ptrace(PTRACE_SEIZE, worker, 0, PTRACE_O_TRACEEXIT | PTRACE_O_TRACESYSGOOD) == 0;
         if (traced && calls_left && ptrace(PTRACE_INTERRUPT, worker, 0, 0) < 0)
             calls_left = 0;
+        if (gated && write(gate[1], "", 1) < 0)
+            close(gate[1]);     /* its end opens the gate, too */
         follow(traced, source);
     }
     if (worker < 0)
@@ -152,7 +154,7 @@ void shield_start(pid_t source)
     if (gated) {
         close(gate[1]);
         while (first && read(gate[0], &byte, 1) < 0 && errno == EINTR)
-            ;                   /* until the other has closed it, being ready */
+            ;                   /* until the other is ready, or has ended */
         close(gate[0]);
     }
     be_quiet();
