@@ -8,6 +8,7 @@
 #include "control.h"
 #include "kinds/handle.h"
 #include "kinds/inet.h"
+#include "kinds/tty.h"
 #include "locks.h"
 #include "memory.h"
 #include "memory_flags.h"
@@ -17,6 +18,7 @@
 #include "plan.h"
 #include "proc.h"
 #include "tasks.h"
+#include "waits.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -226,6 +228,25 @@ static void run_handle(const uint8_t *bytes, size_t size)
     free(scene);
 }
 
+/* A thread's syscall, sched and stat; when it has been found to wait, its sched once more. */
+static void run_waits(const uint8_t *bytes, size_t size)
+{
+    struct scene *scene = new_scene(bytes, size);
+    struct thread thread = { .process = &scene->process, .tid = getpid() };
+    waits_note(getpid(), thread.tid);
+    waits_began(&thread);
+    free(scene);
+}
+
+/* The stat lines of a session's leader. */
+static void run_sessions(const uint8_t *bytes, size_t size)
+{
+    struct scene *scene = new_scene(bytes, size);
+    scene->process.ns_session = scene->process.ns_pid = 1;
+    tty_sessions_find(&scene->world, NULL, 0, &scene->err);
+    free(scene);
+}
+
 /* ---- kinds of descriptors ---- */
 
 static void capture_kind(const uint8_t *bytes, size_t size, const char *link)
@@ -250,6 +271,7 @@ static void run_signalfd(const uint8_t *bytes, size_t size) { capture_kind(bytes
 static void run_timerfd(const uint8_t *bytes, size_t size) { capture_kind(bytes, size, "anon_inode:[timerfd]"); }
 static void run_pidfd(const uint8_t *bytes, size_t size) { capture_kind(bytes, size, "anon_inode:[pidfd]"); }
 static void run_inotify(const uint8_t *bytes, size_t size) { capture_kind(bytes, size, "anon_inode:inotify"); }
+static void run_fanotify(const uint8_t *bytes, size_t size) { capture_kind(bytes, size, "anon_inode:[fanotify]"); }
 
 /* Tables of sockets are read once a namespace: each run has one of its own. */
 static uint64_t namespace_count;
@@ -306,7 +328,8 @@ const struct target targets[] = {
     { "id_maps", run_id_maps, 0 }, { "numbers", run_numbers, 0 }, { "cgroups", run_cgroups, 0 },
     { "handle", run_handle, 0 }, { "epoll", run_epoll, 0 }, { "eventfd", run_eventfd, 0 },
     { "signalfd", run_signalfd, 0 }, { "timerfd", run_timerfd, 0 }, { "pidfd", run_pidfd, 0 },
-    { "inotify", run_inotify, 0 }, { "raw", run_raw, 4000 }, { "multicast", run_multicast, 0 },
+    { "inotify", run_inotify, 0 }, { "fanotify", run_fanotify, 0 }, { "waits", run_waits, 0 },
+    { "sessions", run_sessions, 0 }, { "raw", run_raw, 4000 }, { "multicast", run_multicast, 0 },
     { "control", run_control, 0 }, { "json", run_json, 0 },
     { 0 },
 };
