@@ -148,7 +148,8 @@ static int emit(struct plan *plan, const struct description *description, enum s
     else
         emit_open(batch, description, what);
     if (description->offset > 0)
-        EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_lseek, SLOT(plan, description), (uint64_t)description->offset, SEEK_SET);
+        /* In /proc the kernel finds a position by making the text up to there, and that of a branch may be shorter. */
+        EMIT_FLAGS(batch, what, data->late ? OP_MAY_FAIL : 0, SYS_lseek, SLOT(plan, description), (uint64_t)description->offset, SEEK_SET);
     if (data->write_hint)
         EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_fcntl, SLOT(plan, description), F_SET_RW_HINT,
                    plan_data(plan, &data->write_hint, sizeof data->write_hint));
