@@ -78,11 +78,11 @@ def _user_passwd(db: sqlite3.Connection, user: str, password: str, stored: str) 
     return {"password": password}
 
 
-def _token_create(db: sqlite3.Connection, user: str, name: str, scopes: list[str], days: float | None) -> dict[str, Any]:
+def _token_create(db: sqlite3.Connection, user: str, name: str, scopes: list[str], days: float | None, e2b: bool = False) -> dict[str, Any]:
     account = accounts.find(db, user)
     if account is None or account.disabled:
         raise NotThere(f"no user {user} that may come in")
-    made, secret = tokens.create(db, user, account.role, name, [_of(Scope, scope) for scope in scopes], days)
+    made, secret = tokens.create(db, user, account.role, name, [_of(Scope, scope) for scope in scopes], days, e2b)
     audit.record("token-create", user=_BY, token=made.id, name=name, scopes=" ".join(scopes))
     return {**made.public(), "token": secret}
 

@@ -59,7 +59,7 @@ def _user_change(config: Config, arguments: argparse.Namespace) -> int:
 
 def _token_create(config: Config, arguments: argparse.Namespace) -> int:
     days = None if arguments.never else arguments.days
-    made = services.portal(config, "token-create", user=arguments.user, name=arguments.name, scopes=arguments.scopes, days=days)
+    made = services.portal(config, "token-create", user=arguments.user, name=arguments.name, scopes=arguments.scopes, days=days, e2b=arguments.form == "e2b")
     if arguments.json:
         output.as_json(made)
         return 0

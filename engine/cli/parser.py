@@ -243,6 +243,7 @@ def _account_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPar
     create.add_argument("--scopes", type=values.words, default=["read"], metavar="S,…", help="read, control, fork, admin (default: read)")
     create.add_argument("--days", type=values.positive, default=30, metavar="N", help="expires after N days (default: 30)")
     create.add_argument("--never", action="store_true", help="does not expire")
+    create.add_argument("--form", choices=("tclone", "e2b"), default="tclone", help="how it is written; e2b: as E2B's clients want their keys (E2B_API_KEY)")
     _json(create)
     _json(_command(actions, "ls", "list API tokens"))
     revoke = _command(actions, "revoke", "revoke API tokens; what they have open is closed within a second", "tclone token revoke tok-0123456789abcdef")

@@ -39,7 +39,7 @@ class E2b:
         self._metadata = metadata
         self._processes = Processes(inside)
         self._parts = (
-            Sandboxes(node, owners, lifetimes, workspaces, forks, router, once, self._keys, metadata),
+            Sandboxes(node, owners, lifetimes, workspaces, forks, router, once, self._keys, metadata, inside),
             ProcessService(inside, self._processes, Desktop(actions, node, inside), self._keys, router, rates, endings),
             FileService(inside, node, self._keys, router),
         )

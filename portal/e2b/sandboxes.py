@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
+import os
 import re
 import time
 from collections.abc import Awaitable, Callable
@@ -17,10 +19,12 @@ from engine.errors import Conflict, EngineError, Unavailable
 from portal import audit, hosts
 from portal.api.workspaces import Launch, Workspaces
 from portal.bodies import checked
+from portal.e2b.connect import RpcError
 from portal.e2b.keys import Keys
 from portal.e2b.metadata import Metadata
 from portal.errors import Conflicting, Malformed, NoWorkspace, PortalError
 from portal.forks import Forks, Wanted
+from portal.inside import Inside
 from portal.lifetimes import Lifetimes, Rules
 from portal.node import Node
 from portal.once import Once
@@ -38,6 +42,13 @@ _DEFAULT_SECONDS = 300
 _MOST_SECONDS = 366 * 86400
 _MOST_LISTED = 100
 _FOREVER = "9999-12-31T00:00:00Z"
+# Between the two readings of the processor time.
+_MEASURED_SECONDS = 0.25
+# What SDKs also know.
+_NOT_THERE = (
+    "/sandboxes/metrics", "/sandboxes/{id}/snapshots", "/snapshots", "/snapshots/{rest:.*}", "/volumes", "/volumes/{rest:.*}", "/templates", "/templates/{rest:.*}",
+    "/v2/templates", "/v3/templates", "/sandboxes/{id}/network", "/v2/sandboxes/{id}/logs", "/sandboxes/{id}/logs",
+)  # fmt: skip
 _ID = re.compile(r"ws-[0-9]{1,18}")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -79,9 +90,10 @@ class Sandboxes:
 
     def __init__(
         self, node: Node, owners: Owners, lifetimes: Lifetimes, workspaces: Workspaces, forks: Forks, router: Router, once: Once, keys: Keys,
-        metadata: Metadata,
+        metadata: Metadata, inside: Inside,
     ) -> None:  # fmt: skip
         self._node = node
+        self._inside = inside
         self._owners = owners
         self._lifetimes = lifetimes
         self._workspaces = workspaces
@@ -98,7 +110,8 @@ class Sandboxes:
             ("GET", PREFIX + "/sandboxes", self._list), ("GET", PREFIX + "/v2/sandboxes", self._list),
             ("GET", one, self._get), ("DELETE", one, self._kill), ("POST", one + "/timeout", self._set_timeout), ("POST", one + "/refreshes", self._set_timeout),
             ("POST", one + "/pause", self._pause), ("POST", one + "/resume", self._connect), ("POST", one + "/connect", self._connect),
-            ("POST", PREFIX + "/v2/sandboxes/{id}/connect", self._connect), ("POST", one + "/fork", self._fork),
+            ("POST", PREFIX + "/v2/sandboxes/{id}/connect", self._connect), ("POST", one + "/fork", self._fork), ("GET", one + "/metrics", self._metrics),
+            *((method, PREFIX + path, _not_there) for method in ("GET", "POST", "DELETE") for path in _NOT_THERE),
         ]  # fmt: skip
         return [web.route(method, path, _answered(handler)) for method, path, handler in table]
 
@@ -208,6 +221,20 @@ class Sandboxes:
                 answer.append({"error": {"code": 429 if child["error"]["code"] == "limit" else 500, "message": child["error"]["message"]}})
         return web.json_response(answer, status=201)
 
+    async def _metrics(self, request: web.Request) -> web.Response:
+        """One measurement, of now: none are kept."""
+        _, workspace = self._one(request, Scope.READ)
+        began, first = time.monotonic(), await self._inside.stats(workspace)
+        await asyncio.sleep(_MEASURED_SECONDS)
+        item, last = await self._node.workspace(workspace), await self._inside.stats(workspace)
+        used = (float(last["cpu_seconds"]) - float(first["cpu_seconds"])) / (time.monotonic() - began)
+        measured = {
+            "timestamp": _time(time.time()), "timestampUnix": int(time.time()), "cpuCount": os.cpu_count() or 1, "cpuUsedPct": round(100 * max(0.0, used), 2),
+            "memUsed": int(last["memory_bytes"]), "memTotal": item["memory_limit"] or 0, "memCache": 0, "diskUsed": int(last["disk_bytes"] or 0),
+            "diskTotal": item["disk_limit"] or 0,
+        }  # fmt: skip
+        return web.json_response([measured])
+
     # Inside
 
     async def _rule(self, principal: Principal, workspace: str, seconds: float | None) -> None:
@@ -238,6 +265,11 @@ class Sandboxes:
             "startedAt": str(item["created"]), "endAt": _FOREVER if ends is None else _time(ends), "state": _state(item), "cpuCount": 1,
             "memoryMB": (item["memory_limit"] or 0) >> 20, "diskSizeMB": (item["disk_limit"] or 0) >> 20, "metadata": self._metadata.of(item["id"]),
         }  # fmt: skip
+
+
+async def _not_there(request: web.Request) -> web.StreamResponse:
+    # Not 404, which SDKs take for a sandbox that is gone.
+    raise RpcError("unimplemented", f"{request.path.removeprefix(PREFIX)} is not there: docs/reference/e2b.md says what is; a fork that is paused is a snapshot", 501)
 
 
 async def _body(request: web.Request, model: type[_B]) -> _B:

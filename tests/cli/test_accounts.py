@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import stat
 from dataclasses import replace
@@ -73,6 +74,9 @@ async def test_a_token_is_shown_once_and_never_has_more_than_its_user(prepared: 
     secret = made.out.strip()
     assert made.status == 0 and secret.startswith("tct_") and "shown once" in made.err
     assert database(place).execute("SELECT hash, scopes FROM tokens").fetchall() == [(digest(secret), "fork read")]
+    # As clients of E2B insist on: a prefix and 40 hexadecimal digits.
+    other = (await prepared("token", "create", "--name", "sdk", "--form", "e2b")).out.strip()
+    assert re.fullmatch("e2b_[0-9a-f]{40}", other)
     listed = await prepared("token", "ls")
     assert "ci" in listed.out and secret not in listed.out
     await prepared("user", "add", "anna")
@@ -81,7 +85,7 @@ async def test_a_token_is_shown_once_and_never_has_more_than_its_user(prepared: 
     one = (await prepared("token", "create", "--name", "y", "--user", "anna", "--never", "--json")).json()
     assert one["expires"] is None
     assert (await prepared("token", "revoke", one["id"])).status == 0
-    assert [token["name"] for token in (await prepared("token", "ls", "--json")).json()] == ["ci"]
+    assert [token["name"] for token in (await prepared("token", "ls", "--json")).json()] == ["ci", "sdk"]
 
 
 async def test_before_the_first_start_it_says_so(tclone: Tclone) -> None:

@@ -71,6 +71,14 @@ try:
 except FileNotFoundException:
     pass
 
+(measured,) = first.get_metrics()
+assert measured.cpu_used_pct >= 0 and measured.cpu_count >= 1 and (measured.mem_used, measured.disk_used) == (500 << 20, 30 << 20), measured
+try:
+    first.create_snapshot()
+    raise SystemExit("there are none")
+except SandboxException as error:
+    assert "a fork that is paused is a snapshot" in str(error), error
+
 assert first.pause() and first.get_info().state.value == "paused" and not first.is_running()
 connected = Sandbox.connect(first.sandbox_id)
 assert connected.is_running() and connected.commands.run("x").exit_code == 0
