@@ -19,10 +19,6 @@ _POLL_SECONDS = 0.2
 _STDIN_CHUNK = 64 << 10
 
 _DESKTOP_USER = "user"
-_DESKTOP_ENVIRONMENT = {
-    "HOME": "/home/user", "USER": "user", "DISPLAY": ":1", "XDG_RUNTIME_DIR": "/run/user/1000",
-    "DBUS_SESSION_BUS_ADDRESS": "unix:path=/run/user/1000/bus",
-}  # fmt: skip
 # Each is detached from the command that starts it, and has descriptors of the workspace's own only.
 _APPLICATIONS = ("xfce4-terminal", "thunar /home/user", "chromium --no-first-run about:blank")
 _WINDOW_SECONDS = 90.0
@@ -112,16 +108,14 @@ async def _desktop(client: EngineClient, workload: Workload) -> Launched:
 
 async def _start_application(client: EngineClient, workspace: str, application: str) -> None:
     script = f"exec setsid -f {application} </dev/null >/dev/null 2>&1"
-    status, _, err = await client.run(
-        workspace, ["/bin/sh", "-c", script], user=_DESKTOP_USER, env=_DESKTOP_ENVIRONMENT, cwd="/home/user"
-    )
+    status, _, err = await client.run(workspace, ["/bin/sh", "-c", script], user=_DESKTOP_USER, cwd="/home/user")
     if status != 0:
         raise Internal(f"`{application}` did not start in {workspace}: {err.decode(errors='replace').strip() or status}")
 
 
 async def windows(client: EngineClient, workspace: str) -> int:
     """How many windows the desktop shows. Raises EngineError."""
-    status, out, err = await client.run(workspace, ["wmctrl", "-l"], user=_DESKTOP_USER, env=_DESKTOP_ENVIRONMENT)
+    status, out, err = await client.run(workspace, ["wmctrl", "-l"], user=_DESKTOP_USER)
     if status != 0:
         raise Internal(f"wmctrl failed in {workspace}: {err.decode(errors='replace').strip() or status}")
     return len(out.splitlines())

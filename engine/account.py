@@ -23,6 +23,7 @@ class Account:
     name: str
     home: str
     groups: list[int]
+    desktop: bool = False  # whether the desktop, if there is one, is this one's
 
 
 _ROOT = Account(0, 0, "root", "/root", [])
@@ -35,7 +36,9 @@ def find_account(workspace: Workspace, user: str) -> Account:
     except ProcessLookupError:
         raise Conflict(f"the first process of {workspace.id} has ended") from None
     try:
-        return desktop_account(root) if user == DESKTOP_USER else _named(root, user)
+        owner = desktop_account(root)
+        found = owner if user == DESKTOP_USER else _named(root, user)
+        return replace(found, desktop=found.uid == owner.uid)
     finally:
         os.close(root)
 

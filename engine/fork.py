@@ -229,7 +229,7 @@ class Forker:
             network=stage.policy,
             label=run.options.labels[index] if run.options.labels else "",
             memory_limit=source.memory_limit, pids_limit=source.pids_limit, disk_limit=source.disk_limit, image_digest=source.image_digest,
-            tools_digest=source.tools_digest, stream_port=source.stream_port, hostname=hostname, env=dict(source.env),
+            tools_digest=source.tools_digest, stream_port=source.stream_port, hostname=hostname, env=dict(source.env), session=dict(source.session),
             workdir=source.workdir, pid=stage.pid, pid_start=stage.pid_start, master_token=source.master_token,
         )  # fmt: skip
         branch.take_ports(ports)

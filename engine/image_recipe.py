@@ -180,17 +180,24 @@ class _Reader:
             raise self._fail("python.lock", "the name of a file beside recipe.toml")
         return PythonSpec(prefix=prefix, version=version, lock=lock)
 
+    def _variables(self, table: dict[str, Any], key: str) -> dict[str, str]:
+        """The table `env` in `table`; `key` is its whole name."""
+        env = table.get("env", {})
+        if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
+            raise self._fail(key, "a table of strings")
+        return env
+
     def _image(self) -> dict[str, Any]:
         table = self._table("image")
         entrypoint = table.get("entrypoint")
         if not isinstance(entrypoint, list) or not entrypoint or not all(isinstance(word, str) for word in entrypoint):
             raise self._fail("image.entrypoint", "a list of strings, with at least one")
-        env = table.get("env", {})
-        if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
-            raise self._fail("image.env", "a table of strings")
+        env = self._variables(table, "image.env")
         desktop = table.get("desktop")
-        if desktop is not None and not (isinstance(desktop, dict) and isinstance(desktop.get("port"), int)):
-            raise self._fail("image.desktop", "a table with a port")
+        if desktop is not None:
+            if not isinstance(desktop, dict) or not isinstance(desktop.get("port"), int):
+                raise self._fail("image.desktop", "a table with a port")
+            desktop = {"port": desktop["port"], "env": self._variables(desktop, "image.desktop.env")}
         ports = table.get("ports", [])
         if not isinstance(ports, list) or not all(isinstance(port, int) and 0 < port < 65536 for port in ports):
             raise self._fail("image.ports", "a list of port numbers")

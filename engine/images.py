@@ -63,8 +63,13 @@ class Image:
     entrypoint: list[str]
     env: dict[str, str]
     workdir: str
-    desktop: dict[str, int] | None
+    desktop: dict[str, Any] | None
     ports: list[int]
+
+    @property
+    def session(self) -> dict[str, str]:
+        """What programs of its desktop find in their environment, beside `env`."""
+        return dict((self.desktop or {}).get("env", {}))
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -168,6 +168,7 @@ class Manager:
                 desktop=image.desktop is not None, stream_port=image.desktop["port"] if image.desktop else None,
                 network=wanted.network,
                 memory_limit=wanted.memory, pids_limit=wanted.pids, disk_limit=wanted.disk, env={**image.env, **wanted.env},
+                session=image.session,
                 workdir=image.workdir or "/", tools_digest=self.tools.digest,
             )  # fmt: skip
             if workspace.desktop:
@@ -221,7 +222,7 @@ class Manager:
             directory = self.run_dir(workspace.id) / "bundle"
             limits = Limits(workspace.memory_limit, workspace.pids_limit)
             config = bundle.source_config(
-                str(directory / "rootfs"), command, workspace.env, workspace.workdir, workspace.hostname, network.path,
+                str(directory / "rootfs"), command, workspace.env | workspace.session, workspace.workdir, workspace.hostname, network.path,
                 self.cgroups.oci_path(workspace.id), launch.shm,
             )  # fmt: skip
             await in_thread(lambda: bundle.write_config(directory, config))

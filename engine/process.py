@@ -344,8 +344,11 @@ async def _read_all(stream: asyncio.StreamReader) -> bytes:
 
 
 def _environment(workspace: Workspace, command: Command, account: Account) -> dict[str, str]:
-    """The workspace's own environment, who it is, the account's names, then what the caller gave."""
+    """The workspace's own environment, who it is, for the desktop's user where its session is, the account's names, then what the caller gave."""
     env = {"PATH": bundle.DEFAULT_PATH, **workspace.env, **workspace.variables()}
+    if account.desktop:
+        # Not for root and others: what they leave in the user's runtime directory, the user could not write any more.
+        env.update(workspace.session)
     env.update({"HOME": account.home, "USER": account.name, "LOGNAME": account.name})
     if command.tty:
         env.setdefault("TERM", "xterm-256color")

@@ -91,6 +91,7 @@ class Workspace:
     stream_port: int | None = None
     hostname: str = ""
     env: dict[str, str] = field(default_factory=dict)
+    session: dict[str, str] = field(default_factory=dict)  # of the desktop's session, for its user's programs
     workdir: str = "/"
     pid: int = 0
     pid_start: int = 0
@@ -98,7 +99,7 @@ class Workspace:
     stream_token: str = ""
 
     _PRIVATE = (
-        "pids_limit", "image_digest", "tools_digest", "stream_port", "hostname", "env", "workdir",
+        "pids_limit", "image_digest", "tools_digest", "stream_port", "hostname", "env", "session", "workdir",
         "pid", "pid_start", "master_token", "stream_token",
     )  # fmt: skip
 

@@ -200,6 +200,31 @@ async def test_a_branch_has_nothing_pressed_and_its_own_clipboard(desk: Desk, cl
     assert (await branch.act(copied))["results"][0]["text"] == "second"
 
 
+async def test_commands_have_the_environment_of_the_session(desk: Desk, client: EngineClient) -> None:
+    """Of the desktop's user, in a branch too; what is started as root has nothing of it."""
+    result = await client.fork(desk.ref)
+    branch = Desk(client, result["branches"][0]["id"])
+    for one in (desk, branch):
+        told = dict(line.split("=", 1) for line in (await one.shell("env")).splitlines() if "=" in line)
+        assert told["DBUS_SESSION_BUS_ADDRESS"] == "unix:path=/run/user/1000/bus" and told["XDG_RUNTIME_DIR"] == "/run/user/1000"
+        assert (told["DISPLAY"], told["XDG_CURRENT_DESKTOP"], told["UV_USE_IO_URING"], told["USER"]) == (":1", "XFCE", "0", "user")
+        # A notice is taken by the desktop's own service, which gives it a number; settings are found; a file is opened by its program.
+        assert int(await one.shell("notify-send --print-id notice")) > 0
+        assert "org.gtk.Settings.FileChooser" in await one.shell("gsettings list-schemas")
+        await one.shell(": >opened.txt; xdg-open opened.txt")
+        await one.window("opened.txt")
+        status, out, _ = await client.run(one.ref, ["env"])
+        assert status == 0 and b"XDG_RUNTIME_DIR" not in out and b"DBUS_" not in out
+        # What the caller says goes before.
+        status, out, _ = await client.run(one.ref, ["sh", "-c", "echo $XDG_RUNTIME_DIR"], user="@desktop", env={"XDG_RUNTIME_DIR": "/tmp"})
+        assert (status, out) == (0, b"/tmp\n")
+    # Each has a bus of its own.
+    await branch.shell("xfconf-query -c tests -p /only -n -t string -s here")
+    assert await branch.shell("xfconf-query -c tests -p /only") == "here\n"
+    assert await desk.shell("xfconf-query -c tests -p /only 2>/dev/null || echo none") == "none\n"
+    await desk.shell("rm -f opened.txt; pkill -9 mousepad")
+
+
 async def test_a_fork_in_the_midst_of_typing(desk: Desk, client: EngineClient) -> None:
     text = "The quick brown fox. " * 40
     await desk.editor()

@@ -122,7 +122,7 @@ class Stack:
     def stop_repeats(self, workspace: str) -> None:
         """Let the X server repeat no key that is down for long because the machine is busy: now, and when the desktop's settings are applied once more,
         as it starts. (Selkies repeats by itself one that is down for over a second.)"""
-        self.output(workspace, "DBUS_SESSION_BUS_ADDRESS=unix:path=/run/user/1000/bus xfconf-query -c keyboards -p /Default/KeyRepeat -s false && xset r off")
+        self.output(workspace, "xfconf-query -c keyboards -p /Default/KeyRepeat -s false && xset r off")
 
     def content(self, workspace: str, path: str) -> str | None:
         """A file inside; None when there is none."""
