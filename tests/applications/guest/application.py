@@ -20,7 +20,7 @@ from pathlib import Path
 
 HOME = Path("/tmp/application")
 # Seconds anything may take on a machine that is busy with other tests.
-PATIENCE = 60.0
+PATIENCE = 150.0
 
 
 class Failed(Exception):
@@ -78,9 +78,12 @@ def log(name: str) -> str:
 
 def output(*argv: str, stdin: str = "", seconds: float = PATIENCE, **environment: str) -> str:
     """Standard output of a command that must succeed. Raises Failed."""
-    done = subprocess.run(
-        argv, input=stdin, capture_output=True, text=True, timeout=seconds, check=False, env={**os.environ, **environment}
-    )
+    try:
+        done = subprocess.run(
+            argv, input=stdin, capture_output=True, text=True, timeout=seconds, check=False, env={**os.environ, **environment}
+        )
+    except subprocess.TimeoutExpired as late:
+        raise Failed(f"{argv} {stdin[-300:]!r}: not within {seconds:.0f} s; said {late.stdout!r} {late.stderr!r}") from None
     expect(done.returncode == 0, f"{argv}: status {done.returncode}: {done.stdout[-500:]}{done.stderr[-1500:]}")
     return done.stdout
 
@@ -98,6 +101,11 @@ def grows(what: str, read: Callable[[], int], by: int = 3) -> int:
     return read()
 
 
+def _last_words() -> str:
+    """The end of what each program in the background has written."""
+    return "".join(f"--- {path.name}\n{path.read_text(errors='replace')[-600:]}\n" for path in sorted(HOME.glob("*.log")))
+
+
 def main(start: Callable[[], None], check: Callable[[str], None], verify: Callable[[str], None]) -> None:
     """Run the verb on the command line."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -105,4 +113,4 @@ def main(start: Callable[[], None], check: Callable[[str], None], verify: Callab
     try:
         verbs[sys.argv[1]](*sys.argv[2:])
     except Failed as failure:
-        sys.exit(f"{sys.argv[1:]}: {failure}")
+        sys.exit(f"{_last_words()}{sys.argv[1:]}: {failure}")

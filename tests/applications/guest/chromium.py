@@ -8,7 +8,7 @@ from pathlib import Path
 
 from websockets.sync.client import connect
 
-from application import HOME, alive, background, expect, get, grows, log, main, wait_for
+from application import HOME, PATIENCE, alive, background, expect, get, grows, log, main, wait_for
 
 _DEVTOOLS = "http://127.0.0.1:9222"
 _TABS = ("one", "two")
@@ -22,10 +22,10 @@ def _targets() -> dict[str, str]:
 
 
 def _call(address: str, method: str, **parameters: object) -> dict:
-    with connect(address, open_timeout=60, max_size=None) as socket:
+    with connect(address, open_timeout=PATIENCE, max_size=None) as socket:
         socket.send(json.dumps({"id": 1, "method": method, "params": parameters}))
         while True:
-            answer = json.loads(socket.recv(timeout=60))
+            answer = json.loads(socket.recv(timeout=PATIENCE))
             if answer.get("id") == 1:
                 expect("result" in answer, f"{method}: {answer}")
                 return answer["result"]

@@ -8,7 +8,7 @@ import uuid
 
 from websockets.sync.client import connect
 
-from application import HOME, alive, background, expect, get, log, main, wait_for
+from application import HOME, PATIENCE, alive, background, expect, get, log, main, wait_for
 
 _PORT = 8888
 _URL = f"127.0.0.1:{_PORT}"
@@ -23,10 +23,10 @@ def _execute(code: str) -> str:
         "content": {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False, "stop_on_error": True},
     }  # fmt: skip
     printed = ""
-    with connect(f"ws://{_URL}/api/kernels/{kernel}/channels", open_timeout=60) as socket:
+    with connect(f"ws://{_URL}/api/kernels/{kernel}/channels", open_timeout=PATIENCE) as socket:
         socket.send(json.dumps(message))
         while True:
-            answer = json.loads(socket.recv(timeout=60))
+            answer = json.loads(socket.recv(timeout=PATIENCE))
             if answer["parent_header"].get("msg_id") != message["header"]["msg_id"]:
                 continue
             if answer["msg_type"] == "stream":

@@ -6,13 +6,13 @@ import sqlite3
 import sys
 import time
 
-from application import HOME, alive, background, expect, grows, main, wait_for
+from application import HOME, PATIENCE, alive, background, expect, grows, main, wait_for
 
 _DATABASE = HOME / "rows.db"
 
 
 def _connect() -> sqlite3.Connection:
-    connection = sqlite3.connect(_DATABASE, timeout=60, isolation_level=None)
+    connection = sqlite3.connect(_DATABASE, timeout=PATIENCE, isolation_level=None)
     connection.execute("PRAGMA journal_mode=WAL")
     return connection
 
