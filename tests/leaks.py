@@ -20,7 +20,7 @@ from pathlib import Path
 _PR_SET_CHILD_SUBREAPER = 36
 _TCP_LISTEN = "0A"
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
-# Where nobody but an administrator makes anything: what appears here came of a wrong path, or of a program that believed in a home there.
+# Where nobody but an administrator makes directories: one that appears here came of a wrong path, or of a program that believed in a home there.
 _ADMINISTRATORS = ("/", "/home")
 _POLL_SECONDS = 0.05
 
@@ -163,11 +163,11 @@ def links() -> set[str]:
     return set(os.listdir("/sys/class/net"))
 
 
-def entries() -> set[str]:
-    """Paths of what lies in the directories that only an administrator fills; not the home of whoever runs the tests."""
+def directories() -> set[str]:
+    """Directories in those that only an administrator fills; not the home of whoever runs the tests."""
     home = os.path.expanduser("~")
     found = {os.path.join(directory, name) for directory in _ADMINISTRATORS if os.path.isdir(directory) for name in os.listdir(directory)}
-    return {path for path in found if not f"{home}/".startswith(f"{path}/")}
+    return {path for path in found if os.path.isdir(path) and not f"{home}/".startswith(f"{path}/")}
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class Snapshot:
     loops: dict[str, str]
     listeners: dict[int, int]
     links: set[str]
-    entries: set[str]
+    directories: set[str]
     descriptors: dict[int, dict[int, str]]
 
     @classmethod
@@ -199,7 +199,7 @@ class Snapshot:
             loops=loop_devices(),
             listeners=listening_ports(),
             links=links(),
-            entries=entries(),
+            directories=directories(),
             descriptors={pid: descriptors(pid) for pid in {os.getpid(), *watched}},
         )
 
@@ -250,7 +250,7 @@ class LeakCounter:
                 found.append(f"network namespace {name}, held by {where}")
         found += [f"cgroup {path}" for path in sorted(now.cgroups - before.cgroups) if self._is_ours(path)]
         found += [f"interface {name}" for name in sorted(now.links - before.links) if self._is_ours(name)]
-        found += [f"file {path}" for path in sorted(now.entries - before.entries) if self._is_ours(path)]
+        found += [f"directory {path}" for path in sorted(now.directories - before.directories) if self._is_ours(path)]
         for device, backing in now.loops.items():
             if before.loops.get(device) != backing and self._is_ours(backing):
                 found.append(f"loop device {device} of {backing}")

@@ -19,5 +19,5 @@ def test_a_directory_made_where_only_an_administrator_makes_any(tmp_path: Path, 
     (tmp_path / "mine").mkdir()
     assert counter.growth() == []
     (tmp_path / "nonexistent").mkdir()
-    with pytest.raises(AssertionError, match=f"file {tmp_path}/nonexistent"):
+    with pytest.raises(AssertionError, match=f"directory {tmp_path}/nonexistent"):
         counter.check(within=0.0)
