@@ -146,6 +146,22 @@ static int link_targets(struct world *world, struct error *err)
     return 0;
 }
 
+/*
+ * A signalfd wakes a set by the signals of the process that put it in. The kernel does not tell who that was; nearly always it is the one that holds
+ * both.
+ */
+static bool is_of_holder(const struct description *epoll, const struct epoll_entry *entry)
+{
+    return entry->target->kind == &kind_signalfd && in_table(epoll->holder, entry->number) == entry->target;
+}
+
+static void emit_of_holder(struct plan *plan, const struct description *epoll, const struct epoll_entry *entry)
+{
+    struct epoll_event event = { .events = entry->events, .data.u64 = entry->data };
+    EMIT(plan_own(plan, epoll->holder), description_label(epoll), SYS_epoll_ctl, (uint64_t)epoll->holder_fd, EPOLL_CTL_ADD,
+         (uint64_t)entry->number, plan_data(plan, &event, sizeof event));
+}
+
 static int emit(struct plan *plan, const struct description *description, enum stage stage, struct error *err)
 {
     (void)err;
@@ -163,6 +179,10 @@ static int emit(struct plan *plan, const struct description *description, enum s
         return 0;
     for (int i = 0; i < data->count; i++) {
         const struct epoll_entry *entry = &data->entries[i];
+        if (is_of_holder(description, entry)) {
+            emit_of_holder(plan, description, entry);
+            continue;
+        }
         struct epoll_event event = { .events = entry->events, .data.u64 = entry->data };
         EMIT(batch, what, SYS_dup3, SLOT(plan, entry->target), (uint64_t)entry->number, O_CLOEXEC);
         EMIT(batch, what, SYS_epoll_ctl, SLOT(plan, description), EPOLL_CTL_ADD, (uint64_t)entry->number, plan_data(plan, &event, sizeof event));
