@@ -21,6 +21,7 @@ from engine.api_desktop import DesktopRoutes
 from engine.api_exec import serve_exec
 from engine.api_files import FileRoutes
 from engine.api_ports import PortRoutes
+from engine.api_promotion import PromotionRoutes
 from engine.api_screen import ScreenService
 from engine.config import DEFAULT_MEMORY
 from engine.errors import BadRequest, Conflict, EngineError, Internal
@@ -96,6 +97,7 @@ class Api:
         self._usage = Stats(manager.cgroups)
         self._files = FileRoutes(manager)
         self._changes = ChangeRoutes(manager, self._files)
+        self._promotions = PromotionRoutes(manager, self._files, _json_body)
         self._ports = PortRoutes(manager)
         self._desktops = DesktopRoutes(manager, self._once, _json_body)
         self._under_way: dict[str, tuple[str, str, asyncio.Future[Any]]] = {}
@@ -130,6 +132,7 @@ class Api:
                 web.delete("/v1/images/{ref}", self._images.remove),
                 *self._files.routes(),
                 *self._changes.routes(),
+                *self._promotions.routes(),
                 *self._ports.routes(),
                 *self._desktops.routes(),
             ]

@@ -60,7 +60,7 @@ class ChangeRoutes:
 
     def _lines(self, workspace: Workspace, base: Workspace | None) -> Generator[str, None, None]:
         """Change objects and last the `done` object, each a line."""
-        with _explained(workspace), self._view(base, workspace) as before, self._view(workspace, workspace) as after:
+        with explained_comparison(workspace), self._view(base, workspace) as before, self._view(workspace, workspace) as after:
             comparison = Comparison(before, after)
             count = 0
             for count, change in enumerate(comparison, 1):
@@ -73,7 +73,7 @@ class ChangeRoutes:
         base, path = self._base(workspace, request), path_of(request)
 
         def work() -> dict[str, object]:
-            with _explained(workspace), self._view(base, workspace) as before, self._view(workspace, workspace) as after:
+            with explained_comparison(workspace), self._view(base, workspace) as before, self._view(workspace, workspace) as after:
                 return {**compare_file(before, after, path), "base": base.id if base is not None else None}
 
         return web.json_response(await self._files.in_thread(workspace, work))
@@ -92,13 +92,17 @@ class ChangeRoutes:
 
     def _view(self, workspace: Workspace | None, like: Workspace) -> View:
         """The file system of a workspace, or of the image of `like`."""
-        upper: Path | None = None if workspace is None else self._manager.storage.layer(workspace.id) / "upper"
-        owner = workspace or like
-        return View(upper, self._manager.lower_layers(owner))
+        return view_of(self._manager, like) if workspace is None else view_of(self._manager, workspace, with_upper=True)
+
+
+def view_of(manager: Manager, workspace: Workspace, with_upper: bool = False) -> View:
+    """The file system of a workspace's image; `with_upper`, of the workspace itself."""
+    upper: Path | None = manager.storage.layer(workspace.id) / "upper" if with_upper else None
+    return View(upper, manager.lower_layers(workspace))
 
 
 @contextlib.contextmanager
-def _explained(workspace: Workspace) -> Iterator[None]:
+def explained_comparison(workspace: Workspace) -> Iterator[None]:
     """Turn what the system says into errors that name the workspace."""
     try:
         yield

@@ -28,7 +28,7 @@ _THREADS = 32
 _AT_ONCE = 20
 _TRANSFERS = 16
 _STALLED_SECONDS = 60.0
-_SPARE_BYTES = 256 << 20
+SPARE_BYTES = 256 << 20
 
 
 class FileRoutes:
@@ -120,7 +120,7 @@ class FileRoutes:
         workspace, path, overwrite = self._workspace(request), path_of(request), switch(request, "overwrite")
         _check_size(request.content_length or 0)
         with self._transfer(workspace):
-            if await asyncio.to_thread(self._manager.storage.free_bytes) < (request.content_length or 0) + _SPARE_BYTES:
+            if await asyncio.to_thread(self._manager.storage.free_bytes) < (request.content_length or 0) + SPARE_BYTES:
                 raise NoSpace("no space left in the data directory for this file; remove workspaces (`tclone rm`) or images")
             upload = await self.in_thread(workspace, lambda: files.Upload.begin(workspace, path, overwrite))
             try:

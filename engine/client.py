@@ -252,6 +252,11 @@ class EngineClient:
         """One file beside that of `base`: {"diff", "binary", "same", …}."""
         return await self._json("GET", _file_path(ref, "/diff/file", path, base=base))
 
+    async def promote(self, ref: str, paths: Sequence[bytes | str], *, into: str = "parent", force: bool = False, dry_run: bool = False) -> dict[str, Any]:
+        """Make what is at and below these paths of `ref` that of `into` as well: {"workspace", "into", "dry_run", "paths"}, each path with its outcome."""
+        body = {"into": into, "paths": [quote(path, safe="/") for path in paths], "force": force, "dry_run": dry_run}
+        return await self._json("POST", _path(ref, "/promote"), body)
+
     async def stream_token(self, ref: str, role: str = "controller") -> dict[str, Any]:
         """{"port", "token"} of the workspace's desktop, for driving it or (`viewer`) for watching; Conflict until it is ready."""
         return await self._json("GET", _path(ref, f"/stream-token?role={role}"))

@@ -31,8 +31,8 @@ _MOST_REMOVED = 200_000
 _LONGEST_SHOWN = 300
 _LONGEST_HOME = 1024
 
-_INSIDE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_XDEV
-_BELOW = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_XDEV
+INSIDE = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_XDEV
+BELOW = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_XDEV
 
 _KINDS = {
     stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link", stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket",
@@ -111,8 +111,8 @@ def entry_at(workspace: Workspace, path: bytes) -> dict[str, Any]:
     with root_of(workspace) as root, explained(workspace, path):
         if path == b"/":
             return _entry(path, "directory", os.fstat(root))
-        directory, name = _split(path)
-        parent = openat2(root, os.fsdecode(directory), os.O_PATH | os.O_DIRECTORY, _INSIDE)
+        directory, name = split(path)
+        parent = openat2(root, os.fsdecode(directory), os.O_PATH | os.O_DIRECTORY, INSIDE)
         try:
             return _with_goal(root, path, _look(parent, name))
         finally:
@@ -122,7 +122,7 @@ def entry_at(workspace: Workspace, path: bytes) -> dict[str, Any]:
 def list_directory(workspace: Workspace, path: bytes) -> dict[str, Any]:
     """The directory object of the API: at most MOST_ENTRIES entries, directories first."""
     with root_of(workspace) as root, explained(workspace, path):
-        directory = openat2(root, os.fsdecode(path), os.O_RDONLY | os.O_DIRECTORY, _INSIDE)
+        directory = openat2(root, os.fsdecode(path), os.O_RDONLY | os.O_DIRECTORY, INSIDE)
         try:
             names, truncated = _names(directory)
             entries, links = [], 0
@@ -155,7 +155,7 @@ def _names(directory: int) -> tuple[list[bytes], bool]:
 def _look(directory: int, name: bytes) -> dict[str, Any]:
     """What lies at a name, without opening it. Raises OSError when there is nothing."""
     try:
-        probe = openat2(directory, os.fsdecode(name), os.O_PATH | os.O_NOFOLLOW, _BELOW)
+        probe = openat2(directory, os.fsdecode(name), os.O_PATH | os.O_NOFOLLOW, BELOW)
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
@@ -178,7 +178,7 @@ def _with_goal(root: int, path: bytes, entry: dict[str, Any]) -> dict[str, Any]:
 def _leads_to(root: int, path: bytes) -> str | None:
     """The kind of what a link leads to; None when it leads nowhere that can be reached."""
     try:
-        probe = openat2(root, os.fsdecode(path), os.O_PATH, _INSIDE)
+        probe = openat2(root, os.fsdecode(path), os.O_PATH, INSIDE)
     except OSError:
         return None
     try:
@@ -191,7 +191,7 @@ def open_file(workspace: Workspace, path: bytes) -> int:
     """A descriptor for reading a regular file; links are followed inside the root. Conflict for anything else."""
     with root_of(workspace) as root, explained(workspace, path):
         # O_PATH first: opening a device or FIFO can have effects before its type is known.
-        probe = openat2(root, os.fsdecode(path), os.O_PATH, _INSIDE)
+        probe = openat2(root, os.fsdecode(path), os.O_PATH, INSIDE)
         try:
             kind = kind_of(os.fstat(probe).st_mode)
             if kind != "file":
@@ -215,9 +215,9 @@ class Upload:
     @classmethod
     def begin(cls, workspace: Workspace, path: bytes, overwrite: bool) -> "Upload":
         """Raises NotFound without its directory, Conflict when something lies at the name that may not be replaced."""
-        directory, name = _split(path)
+        directory, name = split(path)
         with root_of(workspace) as root, explained(workspace, path):
-            parent = openat2(root, os.fsdecode(directory), os.O_PATH | os.O_DIRECTORY, _INSIDE)
+            parent = openat2(root, os.fsdecode(directory), os.O_PATH | os.O_DIRECTORY, INSIDE)
             fd = -1
             try:
                 existing = _existing(parent, name, workspace, path, overwrite)
@@ -245,7 +245,7 @@ class Upload:
 
     def commit(self) -> dict[str, Any]:
         """Give the file its name; its entry. Raises Conflict when something else has come to lie there."""
-        name = _split(self.path)[1]
+        name = split(self.path)[1]
         with explained(self.workspace, self.path):
             try:
                 self._link(name)
@@ -273,7 +273,7 @@ class Upload:
         self.fd = self.parent = -1
 
 
-def _split(path: bytes) -> tuple[bytes, bytes]:
+def split(path: bytes) -> tuple[bytes, bytes]:
     """Directory and last name of a path that has one. Raises BadRequest."""
     directory, _, name = path.rpartition(b"/")
     if name in (b"", b".", b".."):
@@ -297,13 +297,13 @@ def _existing(parent: int, name: bytes, workspace: Workspace, path: bytes, overw
 
 def make_directory(workspace: Workspace, path: bytes) -> dict[str, Any]:
     """Make one directory that belongs to the desktop's user; its entry."""
-    directory, name = _split(path)
+    directory, name = split(path)
     with root_of(workspace) as root, explained(workspace, path):
-        parent = openat2(root, os.fsdecode(directory), os.O_PATH | os.O_DIRECTORY, _INSIDE)
+        parent = openat2(root, os.fsdecode(directory), os.O_PATH | os.O_DIRECTORY, INSIDE)
         made = -1
         try:
             os.mkdir(name, 0o755, dir_fd=parent)
-            made = openat2(parent, os.fsdecode(name), os.O_RDONLY | os.O_DIRECTORY, _BELOW)
+            made = openat2(parent, os.fsdecode(name), os.O_RDONLY | os.O_DIRECTORY, BELOW)
             # Whoever exchanged it in this moment for an older one of root's gets nothing that it holds.
             if _names(made) == ([], False):
                 account = desktop_account(root)
@@ -317,9 +317,9 @@ def make_directory(workspace: Workspace, path: bytes) -> dict[str, Any]:
 
 def remove(workspace: Workspace, path: bytes, recursive: bool) -> None:
     """Remove a file, link, FIFO, socket or empty directory; with `recursive` also a directory with all that it holds."""
-    directory, name = _split(path)
+    directory, name = split(path)
     with root_of(workspace) as root, explained(workspace, path):
-        parent = openat2(root, os.fsdecode(directory), os.O_PATH | os.O_DIRECTORY, _INSIDE)
+        parent = openat2(root, os.fsdecode(directory), os.O_PATH | os.O_DIRECTORY, INSIDE)
         try:
             try:
                 os.unlink(name, dir_fd=parent)
@@ -342,7 +342,7 @@ def _empty(parent: int, top: bytes, path: bytes) -> None:
     pending = [top]
     while pending:
         try:
-            current = openat2(parent, os.fsdecode(pending[-1]), os.O_RDONLY | os.O_DIRECTORY, _BELOW)
+            current = openat2(parent, os.fsdecode(pending[-1]), os.O_RDONLY | os.O_DIRECTORY, BELOW)
         except FileNotFoundError:
             pending.pop()
             continue

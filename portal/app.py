@@ -19,6 +19,7 @@ from portal.api.actions import Actions
 from portal.api.administration import Administration
 from portal.api.events import Events
 from portal.api.executions import Executions
+from portal.api.changes import Changes
 from portal.api.files import Files
 from portal.api.images import Images
 from portal.api.logins import Logins
@@ -145,12 +146,13 @@ class Control:
         by_provider = Oidc(self._provider, self.access, logins)
         shares = Shares(self.access, self.node, self.tickets, self.viewers)
         files = Files(self._inside, self.identity, self._router)
+        changes = Changes(self._inside, self.feed, self._router)
         workspaces = self._workspaces = Workspaces(self.node, self.feed, self.owners, self.tickets, self.quotas, self.forks, self.lifetimes)
         places = self._places
         administration = Administration(self.settings, self.quotas, self.feed, self.owners, self.viewers, places.run, places.audit)
         control = api_control.Control(self.leases, self.lifetimes)
         operations = Operations(self.database, self.feed, self._metrics)
-        inside = [Ports(self._inside), files, Screens(self.node), Accessibility(self.node), self._actions, Models(self._actions, self.node), self._executions, self._events, self._cua]
+        inside = [Ports(self._inside), files, changes, Screens(self.node), Accessibility(self.node), self._actions, Models(self._actions, self.node), self._executions, self._events, self._cua]
         parts = [logins, workspaces, control, Images(self.builds), administration, operations, *inside]
         parts += [Account(self.access, passwords, self.tickets), Users(self.access, passwords, self.quotas), Tokens(self.access), shares]
         routes = [route for part in parts for route in part.routes()]

@@ -114,6 +114,15 @@ class Inside:
     async def compare_file(self, identity: str, path: bytes, base: str) -> dict[str, Any]:
         return _object(await self._node.bounded(self._node.client.compare_file(identity, path, base)))
 
+    async def promote(self, identity: str, into: str, paths: list[str], force: bool, dry_run: bool) -> dict[str, Any]:
+        """Make files of one workspace those of another; `paths` are percent-encoded. Raises Conflict for what the other one changed, too, without `force`."""
+        clean = [unquote_to_bytes(path) for path in paths]
+        with translated():
+            done = _object(await self._node.client.promote(identity, clean, into=into, force=force, dry_run=dry_run))
+        if not isinstance(done.get("paths"), list):
+            raise BadAnswer("the engine's answer has no list of paths; see its log")
+        return done
+
     # Commands
 
     def shell(self, identity: str, rows: int, cols: int) -> AbstractAsyncContextManager[ExecSession]:

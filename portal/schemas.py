@@ -81,6 +81,12 @@ COMPONENTS: dict[str, Schema] = {
     "User": _object({"user": _TEXT, "role": _one_of("user", "admin"), "disabled": _SWITCH, "external": _SWITCH, "quota": _AMOUNTS, "limits": _AMOUNTS, "use": _AMOUNTS}, {"one_time_until": _or_null(_SECONDS)}),
     "OneTimePassword": _object({"user": _TEXT, "password": _TEXT, "one_time_until": _SECONDS}, {"role": _one_of("user", "admin")}),
     "Entry": _object({"name": _TEXT, "encoded": _TEXT, "kind": _one_of("file", "directory", "link", "fifo", "socket", "device", "mount")}, {"size": _WHOLE, "modified": _or_null(_SECONDS), "target": _or_null(_TEXT), "leads_to": _or_null(_TEXT)}),
+    "PromotedPath": _object(
+        {
+            "path": _TEXT, "encoded": _TEXT, "change": _one_of("added", "changed", "deleted"), "kind": _one_of("file", "directory", "link", "fifo", "socket", "device"),
+            "size": _WHOLE, "outcome": _one_of("planned", "done", "conflict", "refused", "failed"), "reason": _or_null(_TEXT),
+        }
+    ),
     "Listener": _object({"port": _WHOLE, "address": _TEXT, "pid": _or_null(_WHOLE), "command": _or_null(_TEXT), "host": _or_null(_WHOLE), "desktop": _SWITCH}),
     "Window": _object({"id": _WHOLE, "title": _TEXT}, {"active": _SWITCH}),
     "ActionResult": _object({"action": _TEXT, "ok": _SWITCH}, {"skipped": _SWITCH, "error": _object({"code": _TEXT, "message": _TEXT})}),
@@ -154,6 +160,7 @@ ANSWERS: dict[tuple[str, str, int], Schema] = {
     ("POST", _W + "/directories", 201): _named("Entry"),
     ("PUT", _W + "/file", 201): _named("Entry"),
     ("GET", _W + "/diff/file", 200): _object({"same": _SWITCH, "binary": _SWITCH}, {"diff": _or_null(_TEXT), "before": _or_null(_WHOLE), "size": _or_null(_WHOLE)}),
+    ("POST", _W + "/promote", 200): _object({"workspace": _TEXT, "into": _TEXT, "dry_run": _SWITCH, "paths": _list(_named("PromotedPath"))}),
     ("GET", _W + "/shares", 200): _list(_named("ShareLink")),
     ("POST", _W + "/shares", 201): {"allOf": [_named("ShareLink"), _object({"link": {"type": "string", "format": "uri"}})]},
     ("POST", _COMPUTER + "anthropic", 200): _object({"type": {"const": "tool_result"}, "content": _list(_object({"type": _one_of("text", "image")}))}, {"tool_use_id": _or_null(_TEXT), "is_error": _SWITCH}),

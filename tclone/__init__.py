@@ -5,7 +5,7 @@ Here are the blocking classes; `tclone.aio` has the same ones for asyncio.
 
 from typing import TYPE_CHECKING, Any
 
-from tclone.data import Acted, Change, Chunk, Completed, Element, Entry, Event, Frame, Info, Lease, Listener, Screenshot, Window
+from tclone.data import Acted, Change, Chunk, Completed, Element, Entry, Event, Frame, Info, Lease, Listener, Promoted, Screenshot, Window
 from tclone.errors import (
     ActionFailed, BadRequest, CommandFailed, Conflict, Forbidden, Held, Internal, Interrupted, LimitReached, LoginNeeded, NotFound, Refused,
     TCloneError, TimedOut, Unavailable,
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Acted", "ActionFailed", "BadRequest", "Change", "Chunk", "Client", "CommandFailed", "Completed", "Conflict", "Control", "Element", "Entry",
     "Event", "Forbidden", "Frame", "Held", "Info", "Internal", "Interrupted", "Lease", "LimitReached", "Listener", "LoginNeeded", "NotFound", "Process",
-    "Refused", "Screenshot", "TCloneError", "TimedOut", "Unavailable", "Window", "Workspace",
+    "Promoted", "Refused", "Screenshot", "TCloneError", "TimedOut", "Unavailable", "Window", "Workspace",
 ]  # fmt: skip
 
 _CLASSES = ("Client", "Control", "Process", "Workspace")

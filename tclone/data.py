@@ -179,6 +179,18 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Promoted:
+    """A path that was promoted. `change`: added, changed or deleted; `size` in bytes; `outcome`: done, planned or failed, in a dry run conflict or refused, too."""
+
+    path: bytes
+    change: str
+    kind: str
+    size: int
+    outcome: str
+    reason: str | None
+
+
+@dataclass(frozen=True)
 class Lease:
     """A person has control. Times are Unix seconds."""
 

@@ -7,9 +7,9 @@ import os
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
-from tclone.data import Change, Entry
+from tclone.data import Change, Entry, Promoted
 from tclone.errors import BadRequest, Conflict, Internal
 from tclone.transport import Transport
 
@@ -100,30 +100,17 @@ class Files:
             raise BadRequest(f"{self._workspace.id}: {told['path']} is no text: read both sides", code="bad_request")
         return str(told["diff"] or "")
 
-    async def promote(self, into: Workspace, paths: Iterable[str | bytes]) -> builtins.list[Entry]:
-        """Carry files over to another workspace, the parent for example, in place of what it has under these paths.
+    async def promote(self, into: Workspace | None, paths: Iterable[str | bytes], *, force: bool = False, dry_run: bool = False) -> builtins.list[Promoted]:
+        """Make what is at and below these paths that of another workspace too, of the parent with None: contents, owners, modes, links, removals.
 
-        Contents are carried over, in pieces; owner and mode are those that the file has there, or a new one's. Directories on the way are made.
+        What the other one has changed itself since the two parted is not replaced: then nothing is done. With `force` it is. `dry_run` tells
+        what would be done. Raises Conflict.
         """
-        return [await into.files._take(self, path) for path in paths]
-
-    async def _take(self, source: Files, path: str | bytes) -> Entry:
-        await self._make_parents(_parent(path))
-        return await self._put(path, lambda: source._read_pieces(path), True)
-
-    async def _read_pieces(self, path: str | bytes) -> AsyncIterator[bytes]:
-        async with self._transport.request("GET", self._base + "/file", query={"path": path}, repeatable=True) as answer:
-            async for piece in answer.content.iter_chunked(_PIECE):
-                yield piece
-
-    async def _make_parents(self, directory: bytes) -> None:
-        made = b""
-        for name in [part for part in directory.split(b"/") if part]:
-            made += b"/" + name
-            try:
-                await self.make_directory(made)
-            except Conflict:
-                continue  # it is there
+        body = {"into": "parent" if into is None else into.id, "paths": [quote(path, safe="/") for path in paths], "force": force, "dry_run": dry_run}
+        done = await self._transport.json("POST", self._base + "/promote", body, once=True)
+        return [
+            Promoted(unquote_to_bytes(one["encoded"]), one["change"], one["kind"], one["size"], one["outcome"], one["reason"]) for one in done["paths"]
+        ]
 
     async def _put(self, path: str | bytes, data: Any, overwrite: bool) -> Entry:
         query = {"path": path, "overwrite": int(overwrite)}

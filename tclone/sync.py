@@ -11,7 +11,7 @@ from typing import Any, Self, Unpack
 from tclone import aio
 from tclone.blocking import Loop, calls, makes, opens, streams
 from tclone.clipboard import Clipboard as AsyncClipboard
-from tclone.data import Entry, Info, Lease, RunOptions
+from tclone.data import Info, Lease, Promoted, RunOptions
 from tclone.errors import TCloneError
 from tclone.files import Files as AsyncFiles
 from tclone.ports import Ports as AsyncPorts
@@ -35,10 +35,10 @@ class Files(_Twin):
     diff = calls(AsyncFiles.diff)
     compare = calls(AsyncFiles.compare)
 
-    def promote(self, into: Workspace, paths: Iterable[str | bytes]) -> builtins.list[Entry]:
+    def promote(self, into: Workspace | None, paths: Iterable[str | bytes], *, force: bool = False, dry_run: bool = False) -> builtins.list[Promoted]:
         """As `tclone.aio`'s."""
-        entries: builtins.list[Entry] = self._loop.run(self._it.promote(into._it, paths))
-        return entries
+        promoted: builtins.list[Promoted] = self._loop.run(self._it.promote(None if into is None else into._it, paths, force=force, dry_run=dry_run))
+        return promoted
 
 
 class Ports(_Twin):

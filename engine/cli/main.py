@@ -166,7 +166,7 @@ async def _with_engine(config: Config, handler: Handler, arguments: argparse.Nam
 
 def _engine_commands() -> dict[str, Handler]:
     """What speaks to the engine, by the command's name."""
-    from engine.cli import completion, copy, desktop, events, execute, images, workspaces
+    from engine.cli import completion, copy, desktop, events, execute, images, promote, workspaces
 
     return {
         "attach": execute.attach,
@@ -187,6 +187,7 @@ def _engine_commands() -> dict[str, Handler]:
         "rm": workspaces.rm,
         "exec": execute.exec_command,
         "cp": copy.copy,
+        "promote": promote.promote,
         "shell": execute.shell,
         "logs": execute.logs,
         "image": images.dispatch,

@@ -188,6 +188,21 @@ def _inside_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPars
     copy.add_argument("target", metavar="DST", help="the same, or a directory that keeps the name; - is standard output")
     copy.add_argument("-f", "--force", action="store_true", help="replace a file that is there")
 
+    promote = _command(
+        commands,
+        "promote",
+        "make chosen files of a branch those of its parent, or of another workspace",
+        "tclone promote --dry-run desk-clone-0 /home/user/project",
+        "tclone promote desk-clone-0 /home/user/project /etc/hosts",
+        "tclone promote --to desk-clone-1 desk-clone-0 /home/user/notes.txt",
+    )
+    _workspace(promote)
+    promote.add_argument("paths", nargs="+", metavar="PATH", help="absolute; with a directory all that is in it")
+    promote.add_argument("--to", default="parent", metavar="WS", help="the workspace that they go to, of the same image (default: the parent)")
+    promote.add_argument("-f", "--force", action="store_true", help="also replace what the other side changed since the two parted")
+    promote.add_argument("--dry-run", action="store_true", help="tell what would be done, and do nothing")
+    promote.add_argument("--json", action="store_true", help="print JSON")
+
     shell = _command(commands, "shell", "open a shell in a workspace", "tclone shell desk")
     shell.add_argument("-u", "--user", metavar="USER", help="be this user (default: root)")
     _workspace(shell)

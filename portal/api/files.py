@@ -1,18 +1,17 @@
-"""Files of a workspace, and what of them differs from its parent's. Bytes pass through in pieces, at the pace of the slower side."""
+"""Files of a workspace. Bytes pass through in pieces, at the pace of the slower side."""
 
 from __future__ import annotations
 
-import json
 from urllib.parse import unquote_to_bytes
 
 from aiohttp import hdrs, web
 
-from engine.query import base_of, check_path, path_of, switch
+from engine.query import check_path, path_of, switch
 from portal import audit, pieces
 from portal.errors import Malformed, WrongType
 from portal.identity import Identity
 from portal.inside import Inside, read_headers
-from portal.parameters import BASE, PATH, flag
+from portal.parameters import PATH, flag
 from portal.principal import Scope
 from portal.routes import PREFIX, Call, Route, Router
 
@@ -20,7 +19,7 @@ _BYTES = "application/octet-stream"
 
 
 class Files:
-    """`/workspaces/{id}/files`, `/directories`, `/file`, `/diff`, `/diff/file`."""
+    """`/workspaces/{id}/files`, `/directories`, `/file`."""
 
     def __init__(self, inside: Inside, identity: Identity, router: Router) -> None:
         self._inside = inside
@@ -50,9 +49,6 @@ class Files:
             Route("GET", one + "/file", Scope.READ, self._read, "Download a file; ranges and HEAD work", content=(_BYTES,), answers={200: "its bytes", 206: "some of them", 304: "it is still the one of If-None-Match"}, query=PATH),
             Route("PUT", one + "/file", Scope.CONTROL, self._write, "Upload a file: its bytes as the body", answers={201: "its entry"},
                   takes=_BYTES, query=PATH | {"overwrite": flag("in place of a file that is there")}, acts=True),
-            Route("GET", one + "/diff", Scope.READ, self._changes, "What differs", answers={200: "NDJSON of changes, last `done`"}, content=("application/x-ndjson",), query=BASE),
-            Route("GET", one + "/diff/file", Scope.READ, self._compare, "One file's difference", answers={200: "the difference"},
-                  query=PATH | BASE),
         ]  # fmt: skip
 
     async def _list(self, call: Call) -> web.Response:
@@ -94,23 +90,6 @@ class Files:
             entry = await self._inside.write_file(call.workspace, path_of(request), pieces.of_body(request), request.content_length, overwrite)
             told["size"] = entry.get("size")
         return web.json_response(entry, status=201)
-
-    async def _changes(self, call: Call) -> web.StreamResponse:
-        found = self._inside.changes(call.workspace, base_of(call.request))
-        try:
-            # Before the answer begins, so that what fails at once is told as an error.
-            first = await anext(found)
-            answer = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "application/x-ndjson"})
-            await answer.prepare(call.request)
-            await answer.write(json.dumps(first).encode() + b"\n")
-            async for item in found:
-                await answer.write(json.dumps(item).encode() + b"\n")
-            return answer
-        finally:
-            await found.aclose()  # type: ignore[attr-defined]
-
-    async def _compare(self, call: Call) -> web.Response:
-        return web.json_response(await self._inside.compare_file(call.workspace, path_of(call.request), base_of(call.request)))
 
 
 def attachment(path: bytes) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -103,6 +104,19 @@ def add(server: MCPServer, find: Find) -> None:
         told = [change for change in changes if "done" not in change]
         summary = changes[-1]["done"] if changes and "done" in changes[-1] else {}
         return answer(branch, base=base, changes=told, truncated=more or bool(summary.get("truncated")))
+
+    @server.tool(annotations=DESTROYS)
+    async def branch_promote(
+        ctx: Context,
+        branch: Branch,
+        paths: Annotated[list[Annotated[str, Field(max_length=4095)]], Field(min_length=1, max_length=1000, description="absolute paths; with a directory all that is in it")],
+        into: Annotated[str, Field(max_length=60, description="`parent`, or the id of another branch of the same image")] = "parent",
+        force: Annotated[bool, Field(description="also replace what the other side changed since the two parted")] = False,
+        dry_run: Annotated[bool, Field(description="tell what would be done, and do nothing")] = False,
+    ) -> CallToolResult:
+        """Make chosen files of a branch those of its parent, or of another branch: added, changed and removed as they are in the branch."""
+        wanted = {"paths": [quote(path, safe="/") for path in paths], "into": into, "force": force, "dry_run": dry_run}
+        return answer(branch, _without_id(await find(ctx).json("POST", f"/workspaces/{branch}/promote", wanted)))
 
     @server.tool(annotations=LOOKS)
     async def branch_ports(ctx: Context, branch: Branch) -> CallToolResult:

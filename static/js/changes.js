@@ -5,6 +5,7 @@ import { size } from "./format.js";
 import { compare, compareFile, decoded, download, one } from "./inside.js";
 import { isOwn } from "./own_files.js";
 import { Note, panelHead } from "./panel.js";
+import { Chosen, openPromote } from "./promote.js";
 import { snippet } from "./snippets.js";
 import { store } from "./store.js";
 import { common } from "./strings.js";
@@ -26,6 +27,8 @@ export class ChangesPanel {
   // What the desktop wrote by itself: whether it is shown, and the line that says how much of it there is.
   #all = false;
   #own = h("p", { className: "own-files", hidden: true });
+  // Of a list against another workspace: the changes that are to become that one's.
+  #chosen = new Chosen((paths) => openPromote(this.id, this.#workspace.name, this.#other, paths, (text) => this.#promoted(text)));
   #list = h("ul", { className: "change-list" });
   #file = h("div", { className: "file-diff", hidden: true });
 
@@ -36,7 +39,7 @@ export class ChangesPanel {
     this.#same = snippet(() => ({ method: "GET", path: `${one(id)}/diff?base=${this.#base}` }));
     const refresh = button(words.refresh, { iconName: "reload", iconOnly: true, caption: words.refreshCaption, kind: "quiet", on: () => this.#compareWith(this.#base) });
     const base = h("div", { className: "base" }, h("label", { htmlFor: "changes-base", textContent: words.against }), this.#select);
-    this.element = h("section", { className: "changes-panel" }, panelHead(words.title, refresh), base, this.#meaning, this.#note.element, this.#own, this.#list, this.#file, this.#same.element);
+    this.element = h("section", { className: "changes-panel" }, panelHead(words.title, refresh), base, this.#meaning, this.#note.element, this.#own, this.#chosen.element, this.#list, this.#file, this.#same.element);
   }
 
   update(workspace) {
@@ -78,6 +81,7 @@ export class ChangesPanel {
     this.#closeFile();
     this.#list.replaceChildren();
     this.#own.hidden = true;
+    this.#chosen.reset(null);
     this.#note.say(words.comparing);
     try {
       const found = await compare(this.id, base);
@@ -101,6 +105,7 @@ export class ChangesPanel {
     const count = (kind) => changes.filter(({ change }) => change === kind).length;
     const text = changes.length ? words.summary(this.#kinds(), count("added"), count("changed"), count("deleted")) : words.none;
     this.#note.say(done.truncated || changes.length > MOST_SHOWN ? `${text} ${words.truncated(Math.min(MOST_SHOWN, changes.length))}` : text);
+    this.#chosen.reset(changes.length && this.#other ? this.#other.name : null);
     this.#list.replaceChildren(...changes.slice(0, MOST_SHOWN).map((change) => this.#row(change)));
   }
 
@@ -110,19 +115,26 @@ export class ChangesPanel {
     this.#own.querySelector("button")?.focus();
   }
 
-  #row({ change, path, encoded, kind, size: now, before }) {
+  async #promoted(text) {
+    await this.#compareWith(this.#base);
+    this.#note.say(text);
+  }
+
+  #row(found) {
+    const { change, path, encoded, kind, size: now, before } = found;
     const sign = h("span", { className: `sign ${change}`, textContent: SIGNS[change], title: this.#kinds()[change], aria: { hidden: "true" } });
     const said = h("span", { className: "sr-only", textContent: `${this.#kinds()[change]}: ` });
     const figure = kind !== "file" ? words.fileKinds[kind] ?? kind : now === null || before === null || now === before ? size(now ?? before) : `${size(before)} → ${size(now)}`;
     const inner = [sign, said, h("span", { className: "change-path", textContent: path }), h("span", { className: "muted figure", textContent: figure })];
     const content = kind === "file" ? h("button", { type: "button", className: "change", on: { click: () => this.#openFile(encoded) } }, ...inner) : h("div", { className: "change" }, ...inner);
-    return h("li", {}, content);
+    return h("li", {}, this.#other ? this.#chosen.box(found) : null, content);
   }
 
   async #openFile(path) {
     const number = (this.#loading += 1);
     this.#list.hidden = true;
     this.#own.hidden = true;
+    this.#chosen.reset(null);
     this.#file.hidden = false;
     const back = button(words.back, { iconName: "left", on: () => this.#back() });
     const save = button(words.save, { iconName: "download", kind: "quiet", on: () => download(this.id, path).catch((failure) => this.#note.say(failure.message, "error")) });

@@ -121,3 +121,27 @@ export const changes = {
   difference: "Difference",
   more: (count) => `${count} more lines`,
 };
+
+export const promote = {
+  open: "Promote…",
+  openCount: (count) => `Promote ${count}…`,
+  all: "Choose all that are listed",
+  choose: (path) => `Choose ${path}`,
+  tooMany: (most) => `At most ${most} at once`,
+  title: (name) => `Make these ${name}'s`,
+  from: (name, id) => `from ${name} (${id})`,
+  looking: "Looking at both sides…",
+  explain: (name) => `${name} runs on; this becomes of its files:`,
+  nothing: (name) => `${name} has it all already.`,
+  changes: { added: "added", changed: "replaced", deleted: "removed" },
+  listLabel: "What is done",
+  more: (count) => `and ${count} more`,
+  conflict: (count, name) => `${name} has changed ${count === 1 ? "one" : count} of them itself since the two parted.`,
+  force: (name) => `Replace what ${name} has changed, too`,
+  refused: (count) => `${many(count, "path")} cannot be promoted: only files, folders and links can be, in the root file system. Choose again without.`,
+  warning: "What is replaced cannot be had back; fork first if in doubt.",
+  submit: "Promote",
+  busy: "Promoting…",
+  done: (count, name) => `${many(count, "path")} promoted into ${name}.`,
+  failed: (count) => `${many(count, "path")} could not be promoted:`,
+};

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from urllib.parse import unquote
+
 from aiohttp import WSMsgType, web
 
 
@@ -44,6 +46,7 @@ class FakeEngine:
                 web.get(one, self._get),
                 web.delete(one, self._remove),
                 web.post(one + "/fork", self._fork),
+                web.post(one + "/promote", self._promote),
                 web.get(one + "/exec", self._exec),
                 web.get(one + "/logs", self._logs),
                 web.get(one + "/stats", self._stats),
@@ -130,6 +133,17 @@ class FakeEngine:
             return _error(409, "conflict", f"{path} of ws-1 exists already; choose another name or ask to overwrite it")
         self.files[path] = await request.read()
         return web.json_response({"name": path}, status=201)
+
+    async def _promote(self, request: web.Request) -> web.Response:
+        found, body = self._find(request), await request.json()
+        if not body["force"] and "/taken" in body["paths"]:
+            return _error(409, "conflict", f"nothing was promoted into {body['into']}: /taken: changed, too; ask for `force` to replace it all the same")
+        outcome = "planned" if body["dry_run"] else "done"
+        paths = [{"path": unquote(path), "encoded": path, "change": "changed", "kind": "file", "size": 3, "outcome": outcome, "reason": None} for path in body["paths"] if path != "/same"]
+        for one in paths:
+            if one["path"] == "/full":
+                one |= {"outcome": "failed", "reason": "no space left"}
+        return web.json_response({"workspace": found["id"], "into": body["into"], "dry_run": body["dry_run"], "paths": paths})
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.json_response({"ok": True, "version": "0.0-fake"})

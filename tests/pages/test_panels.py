@@ -193,6 +193,37 @@ async def test_changes(page: Page) -> None:
     await expect(panel.locator(".change-list li")).to_have_count(3)
 
 
+async def test_chosen_changes_are_promoted(page: Page, engine: FakeEngine) -> None:
+    await page.get_by_role("tab", name="Changes").click()
+    panel = page.get_by_role("tabpanel", name="Changes")
+    promote = panel.get_by_role("button", name="Promote")
+    await expect(promote).to_be_disabled()
+    await panel.get_by_label("Choose /home/user/new.txt").check()
+    await expect(promote).to_have_text("Promote 1…")
+    await panel.get_by_label("Choose all that are listed").check()
+    await expect(promote).to_have_text("Promote 3…")
+    await panel.get_by_label("Choose /home/user/notes.txt").uncheck()
+    # What stands against it is told before anything is done, and only asked for it is done all the same.
+    engine.inside.conflicts = {"/home/user/new.txt"}
+    await promote.click()
+    dialog = page.get_by_role("dialog")
+    await expect(dialog.get_by_text("desk has changed one of them itself since the two parted.")).to_be_visible()
+    submit = dialog.get_by_role("button", name="Promote", exact=True)
+    await expect(submit).to_be_disabled()
+    assert [body["dry_run"] for _, body in engine.inside.promoted] == [True]
+    await dialog.get_by_label("Replace what desk has changed, too").check()
+    await submit.click()
+    await expect(panel.get_by_text("2 paths promoted into desk.")).to_be_visible()
+    await expect(dialog).to_be_hidden()
+    ref, body = engine.inside.promoted[-1]
+    assert (ref, body["into"], body["force"], body["dry_run"]) == ("ws-2", "ws-1", True, False)
+    assert "/home/user/new.txt" in body["paths"] and len(body["paths"]) == 2
+    # An image takes no files.
+    await panel.get_by_label("Compared with").select_option("image")
+    await expect(panel.locator(".change-list li")).to_have_count(3)
+    await expect(promote).to_be_hidden()
+
+
 async def test_on_a_phone_a_panel_takes_the_place_of_the_desktop(page: Page) -> None:
     await page.set_viewport_size({"width": 390, "height": 800})
     for name in ("Terminal", "Files", "Ports", "Changes"):

@@ -7,7 +7,7 @@ import contextlib
 import json
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 from aiohttp import WSMsgType, web
 
@@ -32,6 +32,10 @@ class FakeInside:
         self._changed = changed
         self.files: dict[bytes, bytes] = {b"/home/user/notes.txt": b"first\nsecond\n", b"/home/user/\xff\xfe": b"odd"}
         self.directories = {b"/", b"/home", b"/home/user", b"/home/user/Documents"}
+        # Who was promoted, and the request's body.
+        self.promoted: list[tuple[str, dict[str, Any]]] = []
+        # Paths that a promotion does not replace without force.
+        self.conflicts: set[str] = set()
         self.listeners = [
             {"port": 3000, "address": "127.0.0.1", "pid": 71, "command": "node", "host": None, "desktop": False},
             {"port": 8000, "address": "0.0.0.0", "pid": 72, "command": "python3", "host": None, "desktop": False},
@@ -56,6 +60,7 @@ class FakeInside:
             web.get(one + "/entry", self._stat), web.get(one + "/files", self._list), web.delete(one + "/files", self._remove), web.post(one + "/directories", self._make),
             web.get(one + "/file", self._read), web.put(one + "/file", self._write),
             web.get(one + "/diff", self._diff), web.get(one + "/diff/file", self._diff_file),
+            web.post(one + "/promote", self._promote),
         ]  # fmt: skip
 
     async def _listeners(self, request: web.Request) -> web.Response:
@@ -151,6 +156,18 @@ class FakeInside:
         path = _path(request)
         answer = {"path": path.decode(), "encoded": quote(path), "base": "ws-1", "binary": False, "same": False, "diff": DIFF, "before": 60, "size": 64}
         return web.json_response(answer)
+
+    async def _promote(self, request: web.Request) -> web.Response:
+        self._find(request)
+        body = await request.json()
+        self.promoted.append((request.match_info["ref"], body))
+        against = set() if body["force"] else {path for path in body["paths"] if unquote(path) in self.conflicts}
+        if against and not body["dry_run"]:
+            raise Conflict(f"nothing was promoted into {body['into']}: {sorted(against)[0]}: changed there, too; ask for `force`")
+        planned = {"change": "added", "kind": "file", "size": 3, "outcome": "planned" if body["dry_run"] else "done", "reason": None}
+        conflict = {**planned, "outcome": "conflict", "reason": "changed there, too"}
+        paths = [{"path": unquote(path), "encoded": path, **(conflict if path in against else planned)} for path in body["paths"]]
+        return web.json_response({"workspace": request.match_info["ref"], "into": body["into"], "dry_run": body["dry_run"], "paths": paths})
 
     # Shell
 

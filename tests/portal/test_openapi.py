@@ -74,7 +74,7 @@ async def test_what_is_answered_is_as_the_document_says(portal: Portal, engine: 
         ("POST", "/workspaces/{id}/shares", "", {"label": "review"}), ("POST", "/workspaces/{id}/lease", "", {}), ("POST", "/workspaces/{id}/ticket", "", None),
         ("PUT", "/workspaces/{id}/lifetime", "", {"idle_seconds": 600, "lifetime_seconds": None}), ("POST", "/workspaces/{id}/keepalive", "", None),
         ("POST", "/workspaces/{id}/actions", "", {"actions": [{"action": "click", "x": 1, "y": 2}, {"action": "cursor"}]}), ("POST", "/workspaces/{id}/ports/{port}", "/workspaces/ws-1/ports/9100", None),
-        ("POST", "/workspaces/{id}/directories", "/workspaces/ws-1/directories?path=/x", None), ("POST", "/images/{name}/build", "/images/webtop-xfce/build", None),
+        ("POST", "/workspaces/{id}/directories", "/workspaces/ws-1/directories?path=/x", None), ("POST", "/workspaces/{id}/promote", "/workspaces/ws-2/promote", {"paths": ["/x"]}), ("POST", "/images/{name}/build", "/images/webtop-xfce/build", None),
         ("POST", "/workspaces/{id}/computer/anthropic", "", schemas.BODIES["POST", "/workspaces/{id}/computer/anthropic"]["examples"][0]),
         ("POST", "/workspaces/{id}/computer/openai", "", schemas.BODIES["POST", "/workspaces/{id}/computer/openai"]["examples"][0]),
         ("POST", "/workspaces/{id}/computer/gemini", "", schemas.BODIES["POST", "/workspaces/{id}/computer/gemini"]["examples"][0]),

@@ -13,7 +13,7 @@ import pytest
 
 from portal.api.files import attachment
 from portal.principal import Principal, Role, Scope
-from tests.portal.conftest import PATIENCE, Client, Portal, answers
+from tests.portal.conftest import PATIENCE, Client, Portal, answers, program
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.fake_inside import CHANGES
 
@@ -240,3 +240,48 @@ async def test_too_many_terminals_are_refused(client: Client) -> None:
     assert [message["error"]["code"] for message in first if message["type"] == "error"] == ["limit"]
     for socket in sockets:
         await socket.__aexit__(None, None, None)
+
+
+async def test_promotion(client: Client, engine: FakeEngine, portal: Portal) -> None:
+    engine.add(kind="branch", parent="ws-1", generation=1)
+    async with asyncio.timeout(PATIENCE):
+        while portal.control.feed.workspace("ws-2") is None:
+            await asyncio.sleep(0.01)
+    address = "/api/v1/workspaces/ws-2/promote"
+    planned = await client.request("POST", address, {"paths": ["/home/user/a%20b"], "dry_run": True})
+    assert planned.status == 200, await planned.text()
+    assert await planned.json() == {
+        "workspace": "ws-2", "into": "ws-1", "dry_run": True,
+        "paths": [{"path": "/home/user/a b", "encoded": "/home/user/a%20b", "change": "added", "kind": "file", "size": 3, "outcome": "planned", "reason": None}],
+    }  # fmt: skip
+    engine.inside.conflicts = {"/x"}
+    assert (await client.request("POST", address, {"paths": ["/x"]})).status == 409
+    assert (await client.request("POST", address, {"paths": ["/x"], "into": "ws-1", "force": True})).status == 200
+    assert engine.inside.promoted[-1] == ("ws-2", {"into": "ws-1", "paths": ["/x"], "force": True, "dry_run": False})
+    for body in ({}, {"paths": []}, {"paths": ["x"]}, {"paths": ["/x"], "into": "desk"}, {"paths": ["/x"], "force": 1}):
+        assert (await client.request("POST", address, body)).status == 400, body
+    assert (await client.request("POST", "/api/v1/workspaces/ws-1/promote", {"paths": ["/x"]})).status == 400, "it has no parent"
+    # While a person has control of the one that they go to, programs wait.
+    agent = await program(portal, client, "read", "control")
+    await client.request("POST", "/api/v1/workspaces/ws-1/lease", {})
+    assert (await agent.request("POST", address, {"paths": ["/x"]})).status == 423
+    assert (await agent.request("POST", address, {"paths": ["/x"], "dry_run": True})).status == 200
+    reader = await program(portal, client, "read")
+    assert (await reader.request("POST", address, {"paths": ["/x"], "dry_run": True})).status == 403
+
+
+async def test_the_other_side_is_one_that_may_be_seen(client: Client, engine: FakeEngine, portal: Portal) -> None:
+    anna, ben = await portal.user(client, "anna"), await portal.user(client, "ben")
+    made = {}
+    for name, user in (("anna", anna), ("ben", ben)):
+        answer = await user.request("POST", "/api/v1/workspaces", {"image": "workspace"})
+        made[name] = (await answer.json())["id"]
+        await user.request("GET", f"/api/v1/workspaces/{made[name]}")
+    mine, theirs = f"/api/v1/workspaces/{made['anna']}", made["ben"]
+    assert (await anna.request("GET", f"{mine}/diff?base={theirs}")).status == 404
+    assert (await anna.request("GET", f"{mine}/diff/file?path=/home/user/notes.txt&base={theirs}")).status == 404
+    assert (await anna.request("POST", f"{mine}/promote", {"paths": ["/x"], "into": theirs})).status == 404
+    # By a name nobody is found: it might be another's.
+    assert (await anna.request("GET", f"{mine}/diff?base=desk")).status == 400
+    assert engine.inside.promoted == []
+    assert (await client.request("GET", f"{mine}/diff?base={theirs}")).status == 200
