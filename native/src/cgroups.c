@@ -221,10 +221,10 @@ static int read_group(struct hierarchy *hierarchy, int index, struct error *err)
     int status = fstat(directory, &st);
     hierarchy->groups[index].self = (struct setting){ .uid = st.st_uid, .gid = st.st_gid, .mode = st.st_mode & 07777 };
     status = status < 0 ? status : check_group(hierarchy->groups[index].path, directory, err);
-    for (struct dirent *entry; status == 0 && (entry = readdir(listing));)
+    for (struct dirent *entry; status == 0 && (entry = directory_next(listing, "a cgroup of the source", err));)
         status = read_entry(hierarchy, index, directory, entry->d_name, err);
     closedir(listing);
-    return status;
+    return status < 0 || err->code ? -1 : 0;
 }
 
 static void forget_groups(struct hierarchy *hierarchy)

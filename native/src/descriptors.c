@@ -43,8 +43,10 @@ int descriptors_list(struct process *process, struct error *err)
     if (!directory)
         return fail_errno(err, "cannot list the descriptors of %s", process_label(process));
     int capacity = 0;
+    char what[256];
+    snprintf(what, sizeof what, "the descriptors of %s", process_label(process));
     struct dirent *entry;
-    while ((entry = readdir(directory))) {
+    while ((entry = directory_next(directory, what, err))) {
         if (entry->d_name[0] == '.')
             continue;
         if (process->fd_count == MAX_DESCRIPTORS) {
@@ -58,6 +60,8 @@ int descriptors_list(struct process *process, struct error *err)
         process->fds[process->fd_count++] = (struct fd_entry){ .fd = atoi(entry->d_name) };
     }
     closedir(directory);
+    if (err->code)
+        return -1;
     if (process->fd_count)
         qsort(process->fds, (size_t)process->fd_count, sizeof *process->fds, by_number);
     return 0;

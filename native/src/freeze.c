@@ -214,6 +214,8 @@ static int add_children(struct world *world, struct process *process, struct err
     for (int i = 0; i < process->thread_count; i++) {
         struct error ignored = { 0 };
         AUTO_FREE char *text = proc_read(&ignored, 1 << 20, NULL, "/proc/%d/task/%d/children", process->pid, process->threads[i].tid);
+        if (!text && strcmp(ignored.code, "gone") != 0)
+            return fail(err, ignored.code, "the children of %s cannot be listed: %s", process_label(process), ignored.message);
         if (!text)
             continue;
         char *rest = text;
@@ -270,18 +272,26 @@ static void drop_vanished(struct world *world)
 }
 
 
+static int conceal_stop(struct thread *thread)
+{
+    struct error ignored = { 0 };
+    if (get_registers(thread->tid, &thread->regs, &ignored) < 0
+        || ptrace(PTRACE_GETSIGMASK, thread->tid, sizeof thread->signal_mask, &thread->signal_mask) < 0)
+        return -1;
+    uint64_t result = thread->regs.rax;
+    if (thread->regs.cs == CODE_SEGMENT_64)
+        interrupted_conceal(thread);
+    return thread->regs.rax != result ? set_registers(thread->tid, &thread->regs, &ignored) : 0;
+}
+
 /* Of a thread that was stopped and not read yet: what the stop has done to the call in which it waits. */
 static void guard_restart(struct thread *thread)
 {
     struct error ignored = { 0 };
-    if (thread->tid <= 0 || thread->regs.rip || get_registers(thread->tid, &thread->regs, &ignored) < 0 || thread->regs.cs != CODE_SEGMENT_64)
+    if (thread->tid <= 0 || thread->regs.rip)
         return;
-    uint64_t result = thread->regs.rax;
-    if (ptrace(PTRACE_GETSIGMASK, thread->tid, sizeof thread->signal_mask, &thread->signal_mask) == 0)
-        interrupted_conceal(thread);
-    if (thread->regs.rax != result)
-        set_registers(thread->tid, &thread->regs, &ignored);
-    if ((long)thread->regs.rax != INTERRUPTED_WITH_RESTART_BLOCK)
+    thread->unread = conceal_stop(thread) < 0 && conceal_stop(thread) < 0;
+    if (thread->unread || thread->regs.cs != CODE_SEGMENT_64 || (long)thread->regs.rax != INTERRUPTED_WITH_RESTART_BLOCK)
         return;
     thread->wait_began = waits_began(thread);
     if ((long)thread->regs.orig_rax >= 0)
@@ -299,6 +309,8 @@ static void guard_restarts(struct world *world)
             process->mem = open(path, O_RDONLY | O_CLOEXEC);
         for (int k = 0; k < process->thread_count; k++)
             guard_restart(&process->threads[k]);
+        for (int k = 0; k < process->thread_count; k++)
+            process->threads[k].unread |= process->mem < 0;     /* its code tells which call a thread is in that was stopped before */
     }
 }
 
@@ -374,9 +386,12 @@ static int find_passing(const struct world *world, struct error *err)
         const struct process *process = world->processes[i], *parent = process->parent;
         if (process->zombie && !has_ended(process->pid))
             return fail(err, "busy", "%s was not stopped", process_label(process));
-        for (int k = 0; k < process->thread_count; k++)
+        for (int k = 0; k < process->thread_count; k++) {
+            if (process->threads[k].unread)
+                return fail(err, "busy", "%s cannot be looked at while it stands still; fork again", process_label(process));
             if (!still_stands(process->threads[k].tid))
                 return fail(err, "busy", "%s was ended while it was being stopped", process_label(process));
+        }
         if (!process->zombie && parent && !parent->zombie && sharing_memory(parent->pid, process->pid) == 1)
             return fail(err, "unsupported", "%s shares its memory with %s (vfork, or clone with CLONE_VM), which cannot be forked; let it execute a "
                         "program, or end it", process_label(process), process_label(parent));

@@ -2,6 +2,7 @@
 #include "cgroups.h"
 #include "mount_enter.h"
 #include "mounts.h"
+#include "proc.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -44,10 +45,10 @@ static int check_empty(void *context, struct error *err)
     if (!directory)
         return copy < 0 ? -1 : fail_errno(err, "cannot list %s of the source", mount->point);
     int status = 0;
-    for (struct dirent *entry; status == 0 && (entry = readdir(directory));)
+    for (struct dirent *entry; status == 0 && (entry = directory_next(directory, mount->point, err));)
         status = check_entry(mount, entry, err);
     closedir(directory);
-    return status;
+    return status < 0 || err->code ? -1 : 0;
 }
 
 static int check_formats(void *context, struct error *err)

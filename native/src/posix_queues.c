@@ -9,6 +9,7 @@
 #include "descriptors.h"
 #include "ipc_namespaces.h"
 #include "mounts.h"
+#include "proc.h"
 #include "shield.h"
 #include "sysv.h"
 
@@ -225,11 +226,11 @@ static int read_system(const struct namespace *where, int mount, struct error *e
     systems[system_count++] = (struct queue_system){ where, st.st_dev };
     struct dirent *entry;
     int status = 0;
-    while (status == 0 && (entry = readdir(directory)))
+    while (status == 0 && (entry = directory_next(directory, "the message queues of the source", err)))
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
             status = read_named(where, mount, entry->d_name, err);
     closedir(directory);
-    return status;
+    return status < 0 || err->code ? -1 : 0;
 }
 
 static int read_in(struct world *world, const struct namespace *where, struct error *err)

@@ -72,6 +72,15 @@ const char *proc_field(const char *text, const char *key)
     return NULL;
 }
 
+struct dirent *directory_next(DIR *directory, const char *what, struct error *err)
+{
+    errno = 0;
+    struct dirent *entry = readdir(directory);
+    if (!entry && errno)
+        fail_errno(err, "cannot list %s", what);
+    return entry;
+}
+
 char *proc_link(struct error *err, const char *format, ...)
 {
     char path[128], target[PATH_MAX + 64];

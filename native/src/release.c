@@ -5,6 +5,7 @@
 #include "interrupted.h"
 #include "memory.h"
 #include "parts/parts.h"
+#include "proc.h"
 #include "rebuild.h"
 
 #include <dirent.h>
@@ -45,7 +46,7 @@ static int list_threads(pid_t pid, bool without_first, pid_t *tids, int wanted, 
         return fail_errno(err, "cannot open %s", path);
     int count = 0;
     struct dirent *entry;
-    while ((entry = readdir(directory)) && count < wanted)
+    while (count < wanted && (entry = directory_next(directory, path, err)))
         if (atoi(entry->d_name) > 0 && !(without_first && atoi(entry->d_name) == pid))
             tids[count++] = atoi(entry->d_name);
     closedir(directory);

@@ -4,6 +4,7 @@
  * its place and fills it. Both walks hold one directory open, and go up by "..": the depth of a tree is bounded by nothing else.
  */
 #include "tree_copy.h"
+#include "proc.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -101,7 +102,7 @@ static int list_directory(struct walk *walk, int index, int fd, struct error *er
         return fail_errno(err, "cannot list a directory in %s", walk->copy->label);
     int status = 0;
     struct dirent *found;
-    while (status == 0 && (found = readdir(directory))) {
+    while (status == 0 && (found = directory_next(directory, walk->copy->label, err))) {
         struct stat st;
         if (strcmp(found->d_name, ".") == 0 || strcmp(found->d_name, "..") == 0)
             continue;
@@ -119,7 +120,7 @@ static int list_directory(struct walk *walk, int index, int fd, struct error *er
         walk->entries[index].first_child = child;
     }
     closedir(directory);
-    return status;
+    return status < 0 || err->code ? -1 : 0;
 }
 
 /* The first directory among `from` and the siblings behind it, or -1. */

@@ -81,6 +81,7 @@ struct thread {
     void *xstate;
     size_t xstate_size;
     int stop_signal;            /* job control has stopped it by this one; 0 = it has not */
+    bool unread;                /* what the stop has done to its call could not be found out */
     bool stop_withheld;         /* one more SIGSTOP was on its way and kept back (inject.c) */
     uint64_t wait_began;        /* monotonic ns, of a relative wait whose remainder the kernel does not tell; 0 = unknown (waits.c) */
     uint64_t signal_mask;

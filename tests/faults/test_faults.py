@@ -28,9 +28,9 @@ _TIMEOUT = 24 * 3600 if _EXHAUSTIVE else _SECONDS + 240
 
 
 # Calls whose failure once passed in silence, or ended the program before it could tell: links of namespaces (of a source that ends just then), the ways
-# into namespaces and out of them; in a branch the positions of files.
-_READLINK, _SETNS, _LSEEK = 89, 308, 8
-_LOOKED_AT, _ENTERED, _SET = 8, 8, 4
+# into namespaces and out of them; lists of descriptors; in a branch the positions of files.
+_READLINK, _SETNS, _LSEEK, _LIST = 89, 308, 8, 217
+_LOOKED_AT, _ENTERED, _SET, _LISTED = 8, 8, 4, range(52, 64, 3)
 
 
 def _report(*options: str) -> dict[str, Any]:
@@ -56,6 +56,7 @@ def test_source_is_as_before_whatever_fails() -> None:
 def test_what_was_once_not_told_is_told() -> None:
     faults = [f"errno:{count}:{errno.ESRCH}:{_READLINK}" for count in range(1, _LOOKED_AT + 1)]
     faults += [f"errno:{count}:{errno.ENOMEM}:{_SETNS}" for count in range(1, _ENTERED + 1)]
+    faults += [f"errno:{count}:{errno.ENOMEM}:{_LIST}" for count in _LISTED]
     faults += [f"restore:{count}:{errno.ENOMEM}:{_LSEEK}" for count in range(1, _SET + 1)]
     report = _report(*(f"--fault={fault}" for fault in faults))
     assert report["tried"] == len(faults) + 1

@@ -177,6 +177,12 @@ static void pair(struct inet_socket *socket, struct inet_socket *mate)
     mate->stream->mate = socket;
 }
 
+/* Has one end told the other goodbye, and been told, and so nothing is on the way but the acknowledgement of the last word? */
+static bool are_over(const struct stream *one, const struct stream *other)
+{
+    return is_goodbye(one) && (is_goodbye(other) || other->state == STREAM_LAST_ACK) && other->role == ROLE_UNCONNECTED && !other->offloaded;
+}
+
 /* Both ends are here, and have said goodbye: they do it again in the branch. */
 static int join_ended(struct inet_socket *socket, struct inet_socket *mate, struct error *err)
 {
@@ -244,7 +250,7 @@ static int judge_over(struct inet_socket *socket, const struct byte_index *index
     name_connection(socket, &own, &mirrored);
     struct inet_socket *mate = byte_index_find(index, &mirrored, sizeof mirrored);
     stream->real_names = !mate && byte_index_find(index, &own, sizeof own) == socket;
-    return mate && is_goodbye(mate->stream) && mate != socket ? join_ended(socket, mate, err) : 0;
+    return mate && mate != socket && are_over(stream, mate->stream) ? join_ended(socket, mate, err) : 0;
 }
 
 static int join_connected(struct inet_socket *socket, struct inet_socket *mate, struct error *err)
@@ -281,6 +287,8 @@ static int judge(struct world *world, struct inet_socket *socket, const struct b
     struct connection_name own, mirrored;
     name_connection(socket, &own, &mirrored);
     struct inet_socket *mate = byte_index_find(index, &mirrored, sizeof mirrored);
+    if (mate && mate != socket && are_over(mate->stream, stream))
+        return join_ended(socket, mate, err);
     if (!mate || mate == socket || mate->stream->offloaded || !is_connected(mate))
         return judge_lonely(world, socket, err);
     return join_connected(socket, mate, err);
