@@ -273,7 +273,7 @@ static int start_query(struct scratch *scratch, int index, struct error *err)
     regs.rip = scratch->address;
     regs.rdi = query->ops_base;
     regs.rsi = query->base;
-    if (set_signal_mask(thread->tid, ALL_SIGNALS, err) == 0 && set_registers(thread->tid, &regs, err) == 0) {
+    if (set_registers(thread->tid, &regs, err) == 0 && set_signal_mask(thread->tid, ALL_SIGNALS, err) == 0) {
         if (thread->seccomp_filters)
             shield_kill_if_asked("asking");
         if (ptrace(PTRACE_CONT, thread->tid, 0, 0) == 0)

@@ -56,10 +56,11 @@ int set_signal_mask(pid_t tid, uint64_t mask, struct error *err)
 int give_back(const struct thread *thread, struct error *err)
 {
     struct error first = { 0 };
-    int status = set_registers(thread->tid, &thread->regs, &first) == 0 ? 0 : set_registers(thread->tid, &thread->regs, err);
-    if (set_signal_mask(thread->tid, thread->signal_mask, &first) == 0)
+    /* The mask before the registers: as long as these lead into our code, `tidy` finds the mask there as well. */
+    int status = set_signal_mask(thread->tid, thread->signal_mask, &first) == 0 ? 0 : set_signal_mask(thread->tid, thread->signal_mask, err);
+    if (set_registers(thread->tid, &thread->regs, &first) == 0)
         return status;
-    return status | set_signal_mask(thread->tid, thread->signal_mask, err);
+    return status | set_registers(thread->tid, &thread->regs, err);
 }
 
 /*
@@ -153,8 +154,7 @@ static int wait_syscall_stop(pid_t tid, bool *withheld, struct error *err)
     }
 }
 
-/* A syscall takes two stops, at its entry and at its end. Each step but the last starts the thread and does not wait for it. */
-static int begin_at(pid_t tid, const struct user_regs_struct *base, uint64_t address, long number, const uint64_t args[6], struct error *err)
+static int place_at(pid_t tid, const struct user_regs_struct *base, uint64_t address, long number, const uint64_t args[6], struct error *err)
 {
     struct user_regs_struct regs = *base;
     regs.orig_rax = (uint64_t)-1;       /* no syscall restart from here */
@@ -166,16 +166,18 @@ static int begin_at(pid_t tid, const struct user_regs_struct *base, uint64_t add
     regs.r10 = args[3];
     regs.r8 = args[4];
     regs.r9 = args[5];
-    if (set_registers(tid, &regs, err) < 0)
-        return -1;
+    return set_registers(tid, &regs, err);
+}
+
+static int step(pid_t tid, struct error *err)
+{
     return ptrace(PTRACE_SYSCALL, tid, 0, 0) < 0 ? fail_errno(err, "cannot step thread %d", tid) : 0;
 }
 
+/* A syscall takes two stops, at its entry and at its end. Each step but the last starts the thread and does not wait for it. */
 static int enter(pid_t tid, bool *withheld, struct error *err)
 {
-    if (wait_syscall_stop(tid, withheld, err) < 0)
-        return -1;
-    return ptrace(PTRACE_SYSCALL, tid, 0, 0) < 0 ? fail_errno(err, "cannot step thread %d", tid) : 0;
+    return wait_syscall_stop(tid, withheld, err) < 0 ? -1 : step(tid, err);
 }
 
 static int finish(pid_t tid, long *result, bool *withheld, struct error *err)
@@ -189,7 +191,7 @@ static int finish(pid_t tid, long *result, bool *withheld, struct error *err)
 
 int inject_begin(pid_t tid, const struct user_regs_struct *base, uint64_t vdso, long number, const uint64_t args[6], struct error *err)
 {
-    return begin_at(tid, base, vdso + syscall_offset, number, args, err);
+    return place_at(tid, base, vdso + syscall_offset, number, args, err) < 0 ? -1 : step(tid, err);
 }
 
 int inject_enter(pid_t tid, struct error *err)
@@ -231,9 +233,11 @@ int write_cave(const struct process *process, struct error *err)
 static int begin_call(struct cave_call *call, struct error *err)
 {
     struct thread *leader = &call->process->threads[0];
-    if (set_signal_mask(leader->tid, ALL_SIGNALS, err) < 0)
+    uint64_t cave = call->process->map->vdso + cave_offset;
+    /* The registers before the mask (give_back). */
+    if (place_at(leader->tid, &leader->regs, cave, call->number, call->args, err) < 0 || set_signal_mask(leader->tid, ALL_SIGNALS, err) < 0)
         return -1;
-    return begin_at(leader->tid, &leader->regs, call->process->map->vdso + cave_offset, call->number, call->args, err);
+    return step(leader->tid, err);
 }
 
 /* Each step is taken by all before the next: while one thread is waited for, the others run on the other processors. */
