@@ -156,7 +156,7 @@ class Control:
         parts = [logins, workspaces, control, Images(self.builds), administration, operations, *inside]
         parts += [Account(self.access, passwords, self.tickets), Users(self.access, passwords, self.quotas), Tokens(self.access), shares]
         routes = [route for part in parts for route in part.routes()]
-        operations.describe(routes, [part.route() for part in self._sockets])
+        pages.describe(operations.describe(routes, [part.route() for part in self._sockets]))
         for part in (logins, by_provider, shares, operations, self._cua):
             app.add_routes(part.open_routes())
         for part in (pages, self._live, self._mcp, *self._sockets):

@@ -79,7 +79,11 @@ class Builds:
 
 
 def _about(recipe: Path) -> str:
-    """The comment on a recipe's first line, which tells people what the image is; "" without one."""
+    """What an image is, for people: the first line of the README.md beside its recipe, else the comment on the recipe's first line; "" without either."""
+    readme = recipe.with_name("README.md")
+    if readme.is_file():
+        with readme.open(errors="replace") as file:
+            return file.readline(_LONGEST_ABOUT).lstrip("#").strip()
     with recipe.open(errors="replace") as file:
         first = file.readline(_LONGEST_ABOUT)
     return first.lstrip("#").strip() if first.startswith("#") else ""

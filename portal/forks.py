@@ -83,12 +83,12 @@ class Forks:
         owner, unlimited = self._owners.of(workspace), principal.role is Role.ADMIN
         memory, disk = source["memory_limit"], source["disk_limit"]
         if not wanted.partial:
-            reserved.enter_context(self._quotas.reserve(owner, wanted.count, memory, disk, unlimited))
+            reserved.enter_context(self._quotas.reserve(owner, wanted.count, memory, disk, unlimited, principal.user))
             return []
         refused = []
         for _ in range(wanted.count):
             try:
-                reserved.enter_context(self._quotas.reserve(owner, 1, memory, disk, unlimited))
+                reserved.enter_context(self._quotas.reserve(owner, 1, memory, disk, unlimited, principal.user))
             except OverQuota as error:
                 refused.append(error)
         if len(refused) == wanted.count:

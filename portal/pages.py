@@ -7,11 +7,14 @@ import mimetypes
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jinja2
 from aiohttp import hdrs, web
 
+from portal import described, hosts
 from portal.errors import Forbidden
+from portal.routes import PREFIX
 from portal.security import MESSAGE, Handler, session_by_cookie
 from portal.sessions import Session
 
@@ -31,12 +34,17 @@ class Pages:
         """`is_admin`: who is shown the admins' pages; `by_provider`: the login page offers a login by the identity provider."""
         self._is_admin = is_admin
         self._by_provider = by_provider
+        self._described: dict[str, Any] = {}
         self._files = _load(static)
         # Changes with any static file, so that a browser never mixes scripts of two versions.
         self._version = hashlib.sha256(repr(sorted(self._files.items())).encode()).hexdigest()[:12]
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(templates), autoescape=True, undefined=jinja2.StrictUndefined
         )
+
+    def describe(self, document: dict[str, Any]) -> None:
+        """The OpenAPI document that `/docs` shows."""
+        self._described = {"parts": described.parts(document), "refusals": described.refusals(document)}
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -46,6 +54,7 @@ class Pages:
             web.get("/compare/{left}/{right}", self._compare),
             web.get("/login", self._login),
             web.get("/share", self._share),
+            web.get("/docs", self._docs),
             web.get("/account", self._account),
             web.get("/admin", self._admin),
             web.get("/admin/{part}", self._admin),
@@ -68,7 +77,7 @@ class Pages:
             raise web.HTTPNotFound
         return self._shell(request, "compare.html", workspace="", **sides)
 
-    def _shell(self, request: web.Request, template: str, **values: str) -> web.Response:
+    def _shell(self, request: web.Request, template: str, **values: object) -> web.Response:
         if session_by_cookie(request) is None:
             return web.Response(status=303, headers={"Location": "/login"})
         return self.render(template, **values)
@@ -82,6 +91,10 @@ class Pages:
 
     async def _account(self, request: web.Request) -> web.Response:
         return self._shell(request, "account.html", workspace="")
+
+    async def _docs(self, request: web.Request) -> web.Response:
+        origin = hosts.portal_origin(request.headers.get(hdrs.HOST, ""))
+        return self._shell(request, "docs.html", workspace="", prefix=PREFIX, origin=origin, **self._described)
 
     async def _admin(self, request: web.Request) -> web.Response:
         part = request.match_info.get("part", "workspaces")

@@ -57,24 +57,29 @@ class Quotas:
         held = self.limits(owner, unlimited)["disk"], self.limits(None)["disk"]
         return None if held == (None, None) else DEFAULT_DISK
 
-    def reserve(self, owner: str | None, count: int, memory: int | None, disk: int | None, unlimited: bool) -> Reservation:
-        """Room for `count` more workspaces whose limits are `memory` and `disk` bytes each, kept while inside the reservation. Raises OverQuota (429)."""
+    def reserve(
+        self, owner: str | None, count: int, memory: int | None, disk: int | None, unlimited: bool, asks: str | None = None
+    ) -> Reservation:
+        """Room for `count` more workspaces whose limits are `memory` and `disk` bytes each, kept while inside the reservation.
+
+        `asks`: the user whom a refusal is told. Raises OverQuota (429).
+        """
         wanted = {"workspaces": count, "memory": count * _counted("memory", memory), "disk": count * _counted("disk", disk)}
         if owner is not None:
-            self._check(owner, wanted, self.limits(owner, unlimited))
-        self._check(None, wanted, self.limits(None))
+            self._check(owner, wanted, self.limits(owner, unlimited), asks)
+        self._check(None, wanted, self.limits(None), asks)
         return Reservation(self._promised, (owner, wanted))
 
-    def _check(self, user: str | None, wanted: Amounts, limits: dict[str, int | None]) -> None:
+    def _check(self, user: str | None, wanted: Amounts, limits: dict[str, int | None], asks: str | None) -> None:
         use = self.use(user)
         for name, limit in limits.items():
             if limit is None or use[name] + wanted[name] <= limit:
                 continue
-            whose = f"{user} has" if user is not None else "all users together have"
+            whose = "all users together have" if user is None else "you have" if user == asks else f"the user {user} has"
             remedy = "discard some first" if use[name] else "ask for less, or an admin for a higher quota"
             figures: dict[str, Any] = {"quota": name, "limit": limit, "use": use[name], "wanted": wanted[name], "user": user}
             raise OverQuota(
-                f"{whose} {_amount(name, use[name])} of {_amount(name, limit)}, so {_amount(name, wanted[name])} more cannot be had; {remedy}",
+                f"{whose} {_figure(name, use[name])} of {_amount(name, limit)}, so {_figure(name, wanted[name])} more cannot be had; {remedy}",
                 **figures,
             )
 
@@ -98,7 +103,12 @@ def _counted(name: str, limit: int | None) -> int:
     return _SUMS[name][1] if limit is None else max(0, limit)
 
 
-def _amount(name: str, value: int) -> str:
+def _figure(name: str, value: int) -> str:
     if name in _SUMS:
-        return f"{value // _GIB} GiB of {name}" if value and value % _GIB == 0 else f"{value // _MIB} MiB of {name}"
-    return f"{value} workspace{'' if value == 1 else 's'}"
+        return f"{value // _GIB} GiB" if value and value % _GIB == 0 else f"{value // _MIB} MiB"
+    return str(value)
+
+
+def _amount(name: str, value: int) -> str:
+    """A figure and what it is of."""
+    return f"{_figure(name, value)} of {name}" if name in _SUMS else f"{value} workspace{'' if value == 1 else 's'}"

@@ -35,9 +35,10 @@ class Operations:
             web.get(f"{PREFIX}/openapi.json", self._openapi),
         ]
 
-    def describe(self, routes: Sequence[Route], sockets: Sequence[SocketRoute]) -> None:
-        """All routes there are, for the OpenAPI document."""
+    def describe(self, routes: Sequence[Route], sockets: Sequence[SocketRoute]) -> dict[str, Any]:
+        """All routes there are: the OpenAPI document, from now on served."""
         self._document = openapi.document(routes, sockets)
+        return self._document
 
     async def _alive(self, _: web.Request) -> web.Response:
         return web.json_response({"ok": True})

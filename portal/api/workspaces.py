@@ -157,7 +157,7 @@ class Workspaces:
         with audit.outcome("launch", principal, None, image=wanted.image, network=wanted.network) as told:
             self._forks.pace(principal, 1)
             disk = self._quotas.disk_limit(user, wanted.disk, unlimited)
-            with self._quotas.reserve(user, 1, wanted.memory or DEFAULT_MEMORY, disk, unlimited):
+            with self._quotas.reserve(user, 1, wanted.memory or DEFAULT_MEMORY, disk, unlimited, asks=user):
                 made = await self._node.launch(
                     wanted.image, wanted.name or None, sorted(set(wanted.ports)), wanted.memory, wanted.network, disk, env,
                     request_id=request_id, osworld=wanted.osworld,

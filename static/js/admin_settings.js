@@ -8,7 +8,6 @@ import { Fault, clearFaults, faultyField, markFault } from "./faults.js";
 import { idleSelect, lifetimeSelect, secondsOf } from "./lifetimes.js";
 import { snippet } from "./snippets.js";
 import { settings as words } from "./strings_admin.js";
-import { toast } from "./toast.js";
 
 const GIB = 1024 ** 3;
 
@@ -46,6 +45,8 @@ export async function settingsPart(section) {
   };
   const same = snippet(() => ({ method: "PUT", path: "/api/v1/settings", body: described() }));
   const error = h("p", { className: "error", attributes: { role: "alert" }, hidden: true });
+  const saved = h("p", { className: "saved", attributes: { role: "status" } });
+  const save = submitButton(words.save);
   const pair = (...fields) => h("div", { className: "pair" }, ...fields);
   const limitField = ({ label, hint, input }) => field(label, input, hint);
   const form = h(
@@ -59,23 +60,30 @@ export async function settingsPart(section) {
     pair(limitField(limits[2]), limitField(limits[3])),
     pair(limitField(limits[4]), limitField(limits[5])),
     error,
-    submitButton(words.save),
+    h("div", { className: "save-row" }, save, saved),
     same.element,
   );
-  form.addEventListener("input", same.refresh);
+  form.addEventListener("input", () => {
+    saved.textContent = "";
+    same.refresh();
+  });
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     error.hidden = true;
     clearFaults(form);
+    save.disabled = true;
+    saved.textContent = words.saving;
     try {
       await setSettings(wanted());
-      toast(words.saved);
+      saved.textContent = words.saved;
     } catch (failure) {
+      saved.textContent = "";
       error.textContent = failure.message;
       error.hidden = false;
       const input = faultyField(failure, Object.fromEntries(limits.map((limit) => [limit.name, limit.input])));
       if (input) markFault(input, error);
     }
+    save.disabled = false;
   });
   fillPart(section, words, form);
 }

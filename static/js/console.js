@@ -1,4 +1,4 @@
-// What a tile shows of a workspace without a desktop: what it is, how to get a shell, and the end of its log.
+// What a tile shows of a workspace without a desktop: what it is, the way to its terminal, and the end of its log.
 
 import { logs } from "./api.js";
 import { h, replaceWhenChanged, setText } from "./dom.js";
@@ -18,8 +18,8 @@ export class Console {
     this.#id = workspace.id;
     this.#log = h("pre", { className: "log", tabIndex: 0, hidden: true, aria: { label: words.logOf(workspace.name) } });
     this.empty = h("p", { className: "hint", textContent: words.logEmpty });
-    const command = h("code", { textContent: `tclone shell ${workspace.id}` });
-    this.element = h("div", { className: "console" }, this.#facts, h("p", { className: "console-hint" }, words.noDesktop, command), this.empty, this.#log);
+    const terminal = h("a", { href: `/w/${encodeURIComponent(workspace.id)}#terminal`, textContent: words.toTerminal });
+    this.element = h("div", { className: "console" }, this.#facts, h("p", { className: "console-hint" }, words.noDesktop, " ", terminal), this.empty, this.#log);
     this.update(workspace);
     this.#refresh();
     this.#timer = setInterval(() => this.#refresh(), LOG_EVERY);

@@ -82,15 +82,17 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+// The most and the least letters that are kept; shorter names fit, and would only lose their ligatures.
 const NAME_END = 8;
+const NAME_END_LEAST = 2;
 
 /** A name in one line: where the room ends it is cut before its last characters, which tell it from its relatives. Its element has the class `name`. */
 export function setName(element, name) {
   element.classList.add("name");
   if (element.textContent === name && element.firstChild) return;
   const letters = [...name];
-  // Shorter names fit, and would only lose their ligatures.
-  const cut = letters.length > NAME_END + 4 ? letters.length - NAME_END : letters.length;
+  const end = letters.length > NAME_END + 4 ? NAME_END : Math.floor(letters.length / 3);
+  const cut = end < NAME_END_LEAST ? letters.length : letters.length - end;
   const parts = [letters.slice(0, cut).join(""), letters.slice(cut).join("")].filter(Boolean);
   element.replaceChildren(...parts.map((part, index) => h("span", { className: index ? "name-end" : "name-start", textContent: part })));
 }

@@ -14,6 +14,8 @@ import { toast } from "./toast.js";
 
 const MOST_COPIES = 8;
 const LONGEST_LABEL = 80;
+// Figures are read, and compared with what is on the screen, before they go.
+const FIGURES_MS = 30_000;
 const FIGURES = ["pause", "usable", "first_frame"];
 // Refusals that another try would get as well, unless the form is changed; so it is with one that is about a field of it.
 const CORRECTABLE = ["bad_request", "limit"];
@@ -126,7 +128,7 @@ class ForkDialog {
     this.stopWatching();
     const failed = result.branches.filter((branch) => branch.error);
     const made = result.branches.filter((branch) => !branch.error);
-    if (made.length) toast(words.done(made.length, this.workspace.name), this.told(made, result), { action: this.nextStep(made), stays: true });
+    if (made.length) toast(words.done(made.length, this.workspace.name), this.told(made, result), { action: this.nextStep(made), ms: FIGURES_MS });
     if (!failed.length) {
       // Whoever has waited goes on where the fork was asked for; whoever has hidden the dialog is elsewhere by now.
       const waited = this.dialog.isOpen;

@@ -1,7 +1,7 @@
 // The tabs of a workspace's page: its desktop, and beside it a terminal, its files, its servers and what it changed.
 
 import { ChangesPanel } from "./changes.js";
-import { h, replaceWhenChanged } from "./dom.js";
+import { h, replaceWhenChanged, setName } from "./dom.js";
 import { FilesPanel } from "./files.js";
 import { size } from "./format.js";
 import { stats } from "./inside.js";
@@ -21,6 +21,8 @@ export class Panels {
   // Whether a panel may take the focus: not from somebody who walks through the tabs.
   #mayFocus = true;
   #memory = h("p", { className: "memory", hidden: true });
+  // Where a panel has the page for itself: whose it is.
+  #name = h("p", { className: "panel-of" });
 
   /** `bar`: where the tabs go; `side`: where the panels go; `page`: what has `data-panel` set to the one that is shown. */
   constructor({ bar, side, page, id }) {
@@ -37,6 +39,7 @@ export class Panels {
       strip.append(tab);
     }
     bar.append(strip, this.#memory);
+    side.append(this.#name);
     const context = { id, show: (name, ...rest) => this.show(name, ...rest), leave: () => this.#tabs.get(this.#current).focus(), mayFocus: () => this.#mayFocus };
     const made = { terminal: new TerminalPanel(context), files: new FilesPanel(context), ports: new PortsPanel(context), changes: new ChangesPanel(context) };
     for (const [name, panel] of Object.entries(made)) {
@@ -57,6 +60,7 @@ export class Panels {
     const first = this.#workspace === null;
     const ran = !first && RUNNING.includes(this.#workspace.state);
     this.#workspace = workspace;
+    setName(this.#name, workspace.name);
     const runs = RUNNING.includes(workspace.state);
     for (const panel of this.#panels.values()) panel.update?.(workspace, runs);
     if (runs && !ran) this.#refreshMemory();

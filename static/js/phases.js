@@ -1,4 +1,4 @@
-// The phases of something under way, each with the time at which it began; the last one counts on.
+// The phases of something under way, each with how long it took; the one that goes on counts.
 
 import { h, icon, setText } from "./dom.js";
 import { duration } from "./format.js";
@@ -22,10 +22,13 @@ export class Phases {
   #shown = 0;
   #first = null;
   #last = null;
+  // What is shown of how long the current phase takes, and when it began.
+  #time = null;
+  #began = 0;
 
   constructor() {
     this.started = performance.now();
-    clocks.add({ element: this.total, tick: () => this.#tick() });
+    clocks.add({ element: this.total, tick: () => this.#tick(performance.now()) });
   }
 
   /** `phases`: `[{phase, detail, elapsed_ms, received}]`, growing at its end. */
@@ -33,20 +36,31 @@ export class Phases {
     if (phases.length < this.#shown || phases[0] !== this.#first) {
       this.element.replaceChildren();
       this.#shown = 0;
+      this.#last = this.#time = null;
       this.#first = phases[0];
       if (phases[0]) this.started = phases[0].received - (phases[0].elapsed_ms ?? 0);
     }
     for (const phase of phases.slice(this.#shown)) {
+      const began = this.started + (phase.elapsed_ms ?? performance.now() - this.started);
       this.#last?.classList.remove("current");
-      const time = h("span", { className: "phase-time", textContent: duration(phase.elapsed_ms) });
+      this.#count(began);
+      this.#began = began;
+      // Who hears the page is told of the phases, not of each tenth of a second.
+      this.#time = h("span", { className: "phase-time", aria: { live: "off" } });
       const detail = phase.detail ? h("span", { className: "phase-detail", textContent: phase.detail }) : null;
-      this.#last = h("li", { className: "current" }, icon("check"), h("span", { className: "phase-name" }, h("span", { textContent: phaseName(phase.phase) }), detail), time);
+      this.#last = h("li", { className: "current" }, icon("check"), h("span", { className: "phase-name" }, h("span", { textContent: phaseName(phase.phase) }), detail), this.#time);
       this.element.append(this.#last);
     }
     this.#shown = phases.length;
   }
 
-  #tick() {
-    setText(this.total, duration(Math.max(0, performance.now() - this.started)));
+  #tick(now) {
+    setText(this.total, duration(Math.max(0, now - this.started)));
+    this.#count(now);
+  }
+
+  /** How long the current phase has taken at `until`. */
+  #count(until) {
+    if (this.#time) setText(this.#time, duration(Math.max(0, until - this.#began)));
   }
 }

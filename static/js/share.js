@@ -2,7 +2,7 @@
 
 import { openShare } from "./account_api.js";
 import { dateTime } from "./dates.js";
-import { button, h } from "./dom.js";
+import { button, h, setName } from "./dom.js";
 import { again, share } from "./strings.js";
 
 const SECRET = "tclone-share";
@@ -50,9 +50,9 @@ async function open() {
     say(over ? share.over : failure.message, !over);
     return;
   }
-  document.getElementById("name").textContent = entrance.name;
+  setName(document.getElementById("name"), entrance.name);
   document.title = share.pageTitle(entrance.name);
-  about.textContent = share.viewOnly(dateTime(entrance.expires));
+  about.textContent = [entrance.label && share.madeFor(entrance.label), share.viewOnly(dateTime(entrance.expires))].filter(Boolean).join(" · ");
   show(entrance);
   endAt(entrance.expires);
 }

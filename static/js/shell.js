@@ -40,6 +40,9 @@ async function leave() {
 /** Start a page: its shell, then `render` at every change. */
 export function startPage(render) {
   document.getElementById("launch").addEventListener("click", () => openLaunch());
+  const toasts = document.getElementById("toasts");
+  // Style sheets end what messages would cover above them.
+  new ResizeObserver(() => document.body.style.setProperty("--toasts", `${toasts.offsetHeight}px`)).observe(toasts);
   document.getElementById("logout").addEventListener("click", leave);
   const all = () => {
     renderConnection();

@@ -24,6 +24,9 @@ const keywords = (values) => Object.entries(values).map(([name, value]) => `${na
 const told = (call) => [`print(${call})`];
 const each = (one, call) => [`for ${one} in ${call}:`, `    print(${one})`];
 
+/** One action of a desktop, by the verb of its name. */
+const act = ({ action, ...rest }) => `desk.${action}(${keywords(rest).join(", ")})`;
+
 /** What the request comes to with a workspace, by method and the path behind it. `[pattern, lines(action, found)]` */
 const OF_A_WORKSPACE = [
   [/^GET $/, () => told("desk.refresh()")],
@@ -37,6 +40,8 @@ const OF_A_WORKSPACE = [
   [/^GET \/file\?path=(.+)$/, ({ save }, [path]) => [`desk.files.download(${pathLiteral(path)}, ${JSON.stringify(save)})`]],
   [/^GET \/files\?path=(.+)$/, (_, [path]) => each("entry", `desk.files.list(${pathLiteral(path)})`)],
   [/^GET \/diff\?base=(.+)$/, (_, [base]) => each("change", `desk.files.diff(${JSON.stringify(base)})`)],
+  [/^POST \/actions$/, ({ body: { actions } }) => actions.map(act)],
+  [/^POST \/exec$/, ({ body: { argv } }) => told(`desk.exec(${literal(argv)}).text`)],
   [/^POST \/ports\/(\d+)$/, (_, [port]) => told(`desk.ports.publish(${port})`)],
 ];
 

@@ -20,8 +20,8 @@ export const account = {
 
 export const quotas = {
   title: "What you have",
-  note: "An admin sets the limits. Memory and disk are the sums of your workspaces' limits: what they may come to use.",
-  adminNote: "Admins have no limits of their own. Memory and disk are the sums of workspaces' limits: what they may come to use.",
+  note: "An admin sets the limits. Memory and disk are the sums of your workspaces' limits: what they may come to use. A workspace without a disk limit counts for 10 GiB.",
+  adminNote: "Admins have no limits of their own. Memory and disk are the sums of workspaces' limits: what they may come to use. A workspace without a disk limit counts for 10 GiB.",
   all: "All users together",
   names: { workspaces: "Workspaces", memory: "Memory", disk: "Disk" },
   of: (use, limit) => `${use} of ${limit}`,

@@ -80,6 +80,7 @@ export const settings = {
   quotasNote: "Where a quota for disk holds, a launch without a disk limit gets 10 GiB; a workspace that has none counts for as much.",
   quotas: "Quotas",
   save: "Save",
+  saving: "Saving…",
   saved: "The settings are saved",
   notNumber: (label) => `${label}: a number of 0 or more, or nothing.`,
 };

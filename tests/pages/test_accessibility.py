@@ -133,7 +133,7 @@ async def test_no_page_of_accounts_and_admins_has_a_serious_barrier(
         if over > 0:
             found.append(f"{where}: {over} px wider than the window")
 
-    for path, settled in (("/account", "#tokens button"), ("/admin", ".list td"), ("/admin/users", ".list td"), ("/admin/settings", "#part form"), ("/admin/audit", ".list td")):
+    for path, settled in (("/docs", ".operation"), ("/account", "#tokens button"), ("/admin", ".list td"), ("/admin/users", ".list td"), ("/admin/settings", "#part form"), ("/admin/audit", ".list td")):
         await page.goto(browsing.origin + path)
         await expect(page.locator(settled).first).to_be_visible()
         for summary in await page.locator("main summary").all():

@@ -121,7 +121,9 @@ async def test_what_has_no_dialog_is_shown_as_commands_too(page: Page, engine: F
     await page.goto(page.url + "w/ws-1")
     await page.get_by_role("button", name="The same by the API").click()
     dialog = page.get_by_role("dialog")
-    # Only a person takes control: the command logs in first, and no password is in it.
+    # What a token may do comes first. Only a person takes control: the command logs in first, and no password is in it.
+    assert (await _shown(page))[-1].endswith("screenshot?format=png")
+    await dialog.get_by_label("What").select_option(label="Take control")
     words = await _shown(page)
     assert words[-1].endswith("/api/v1/workspaces/ws-1/lease") and words[: words.index("|")] == ["jq", "-r", '"X-TClone-Key: " + .key', "session.json"] and words[words.index("-X") + 1] == "POST"
     for choice in await dialog.get_by_label("What").locator("option").all_inner_texts():
@@ -141,6 +143,7 @@ async def test_the_commands_for_persons_do_what_they_say(page: Page, engine: Fak
     dialog = page.get_by_role("dialog")
     (tmp_path / "login.json").write_text(json.dumps({"user": "admin", "password": portal.password}))
     (tmp_path / "ca.pem").write_text(portal.places.ca_certificate.read_text())
+    await dialog.get_by_label("What").select_option(label="Take control")
     await dialog.get_by_role("button", name="Python").click()
     (tmp_path / "take.py").write_text(_FINDS_LOCALHOST + await dialog.locator(".snippet-code").inner_text())
     process = await asyncio.create_subprocess_exec(sys.executable, "take.py", cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
@@ -165,7 +168,7 @@ async def test_no_secret_is_among_the_arguments_of_a_shown_command(page: Page, e
         assert [command for command in commands if "$" in command and not command.startswith("printf ")] == [], choice
 
 
-async def test_what_came_of_a_fork_stays_until_it_is_dismissed(page: Page, engine: FakeEngine) -> None:
+async def test_what_came_of_a_fork_goes_when_it_was_there_to_be_read_and_covers_nothing(page: Page, engine: FakeEngine) -> None:
     await page.clock.install()
     engine.add(name="desk")
     await page.get_by_role("button", name="Fork", exact=True).click()
@@ -174,7 +177,28 @@ async def test_what_came_of_a_fork_stays_until_it_is_dismissed(page: Page, engin
     await dialog.get_by_role("button", name="Fork 3 copies").click()
     message = page.locator(".toast")
     await expect(message).to_contain_text("desk-clone-0, desk-clone-1, desk-clone-2")
-    await page.clock.fast_forward(3_600_000)
+    await page.clock.fast_forward(25_000)
     await expect(message.get_by_role("link", name="Compare")).to_have_attribute("href", "/compare/ws-1/ws-2")
-    await message.get_by_role("button", name="Dismiss").click()
+    lineage = await page.locator("#sidebar").evaluate("element => element.getBoundingClientRect().top + element.clientHeight")
+    box = await message.bounding_box()
+    assert box and lineage <= box["y"], "the message lies over the lineage"
+    # Whoever has the pointer on it reads it still.
+    await message.hover()
+    await page.clock.fast_forward(3_600_000)
+    await expect(message).to_have_count(1)
+    await page.mouse.move(800, 300)
+    await page.clock.fast_forward(10_000)
     await expect(message).to_have_count(0)
+
+
+async def test_the_buttons_of_a_long_dialog_are_in_sight(page: Page, engine: FakeEngine) -> None:
+    await page.set_viewport_size({"width": 1280, "height": 560})
+    await page.get_by_role("button", name="Launch", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    await expect(dialog.get_by_role("radio", name="webtop-xfce")).to_be_checked()
+    for name in ("Launch", "Cancel"):
+        await expect(dialog.get_by_role("button", name=name)).to_be_in_viewport(ratio=1)
+    # What has the focus is not below them.
+    await dialog.get_by_label("Disk limit").focus()
+    box, buttons = await dialog.get_by_label("Disk limit").bounding_box(), await dialog.locator(".dialog-actions").bounding_box()
+    assert box and buttons and box["y"] + box["height"] <= buttons["y"]

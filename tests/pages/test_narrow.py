@@ -130,11 +130,15 @@ async def test_every_dialog_fits_with_its_commands_unfolded(phone: Page) -> None
 async def test_every_page_fits(phone: Page, portal: Portal) -> None:
     await portal.user(await portal.login(), "somebody.with.a.long.name@example.org")
     top = phone.url
-    for path in ("w/ws-1", "w/ws-2#files", "w/ws-2#ports", "w/ws-2#changes", "w/ws-2#terminal", "w/ws-77", "compare/ws-1/ws-2", "compare/ws-1/ws-99", "account"):
+    for path in ("w/ws-1", "w/ws-2#files", "w/ws-2#ports", "w/ws-2#changes", "w/ws-2#terminal", "w/ws-77", "compare/ws-1/ws-2", "compare/ws-1/ws-99", "account", "docs"):
         await phone.goto("about:blank")
         await phone.goto(top + path)
         await live(phone)
         await _fits(phone, path)
+        if "#" in path:
+            # A panel has the page for itself, and says whose it is.
+            await expect(phone.locator(".panel-of")).to_have_text("a-desktop-with-a-long-name-of-34-clone-0")
+            await expect(phone.locator(".panel-of")).to_be_in_viewport()
     for part in ("workspaces", "users", "settings", "audit"):
         await phone.goto(f"{top}admin/{part}")
         await expect(phone.locator("#part h2")).to_be_visible()

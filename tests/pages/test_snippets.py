@@ -53,9 +53,14 @@ async def test_what_a_program_can_do_with_a_workspace(page: Page, engine: FakeEn
         # What only a person may do has a test of its own.
         if "from tclone import Client" in text:
             snippets[choice] = text
-    assert list(snippets)[-2:] == ["Fork", "Discard"] and len(snippets) == 11
+    assert list(snippets)[:4] == ["Take a picture of its screen", "Click", "Type a text", "Run a command"]
+    assert list(snippets)[-2:] == ["Fork", "Discard"] and len(snippets) == 14
+    engine.inside.says = [(1, b"Linux desk\n")]
     printed = await _run(portal, tmp_path, snippets)
     assert (printed["See who has control"].strip(), printed["Fork"].count("<Workspace ws-")) == ("None", 2)
+    acts = [action for verb, body in engine.calls if verb == "act" for action in body["actions"]]
+    assert [(action["action"], action.get("x"), action.get("text")) for action in acts] == [("click", 640, None), ("type", None, "hello")]
+    assert printed["Run a command"] == "Linux desk\n" and engine.inside.shells[-1]["argv"] == ["uname", "-a"]
     assert (tmp_path / "screen.png").read_bytes().startswith(b"\x89PNG")
     assert engine.inside.files[b"/tmp/notes.txt"] == b"from outside"
     assert sorted(engine.workspaces) == ["ws-2", "ws-3"], "two branches were to be made, and the source to go"

@@ -133,7 +133,7 @@ async def test_a_quota_for_disk_adds_up_the_limits_of_workspaces(portal: Portal,
     assert (await launch(anna, disk=15 << 30))[0] == 201 and engine.workspaces["ws-3"]["disk_limit"] == 15 << 30
     status, error = await launch(anna)
     assert (status, error["quota"], error["limit"], error["use"], error["wanted"]) == (429, "disk", 40 << 30, 35 << 30, 10 << 30)
-    assert error["message"] == "anna has 35 GiB of disk of 40 GiB of disk, so 10 GiB of disk more cannot be had; discard some first"
+    assert error["message"] == "you have 35 GiB of 40 GiB of disk, so 10 GiB more cannot be had; discard some first"
     # The one without a limit counts for 10 GiB, and so would its branch. An admin has no limit of its own.
     assert (await (await anna.request("GET", "/api/v1/quota")).json())["user"]["use"]["disk"] == 35 << 30
     refused = await anna.request("POST", "/api/v1/workspaces/ws-3/fork", {"copies": 1})
