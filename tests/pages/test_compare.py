@@ -205,6 +205,9 @@ async def test_a_paste_is_the_same_text_in_both(page: Page, engine: FakeEngine) 
     copied = f"cw,{base64.b64encode(text.encode()).decode()}"
     # First the text, then the key: it is pasted by the program that has the keyboard.
     assert await _both(left, right, "ku,65507") == ["kd,65507", copied, "kd,118", "ku,118", "ku,65507"]
+    # That of terminals.
+    await page.keyboard.press("Control+Shift+v")
+    assert await _both(left, right, "ku,65507") == ["kd,65507", "kd,65505", copied, "kd,118", "ku,118", "ku,65505", "ku,65507"]
     await page.evaluate("navigator.clipboard.writeText('x'.repeat(20000))")
     await page.keyboard.press("Control+v")
     await expect(page.locator(".toast.error")).to_contain_text("At most 16384 characters")
