@@ -6,9 +6,7 @@ from application import HOME, PATIENCE, alive, background, expect, grows, log, m
 
 _BIN = "/usr/lib/postgresql/17/bin"
 _DATA = str(HOME / "pg")
-# Programs crash here, not the machine: nothing has to reach the disk, which other tests may keep busy. After a crash the server else has each of its
-# thousand files written before it answers.
-_SERVER = (f"{_BIN}/postgres", "-D", _DATA, "-k", str(HOME), "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off")
+_SERVER = (f"{_BIN}/postgres", "-D", _DATA, "-k", str(HOME), "-c", "listen_addresses=127.0.0.1")
 _HOSTS = {"local": str(HOME), "tcp": "127.0.0.1"}
 
 
