@@ -53,8 +53,12 @@ async def open_browser(desk: Workspace) -> None:
 
 async def visit(branch: Workspace, topic: str) -> Found:
     """Follow one link: by the address bar, as a person would."""
-    for patience in (20, 60):
+    for patience in (20, 60, 120):
+        # The keyboard may have gone elsewhere, and on a busy machine the browser may still be at what it was told before: it is at rest first.
+        await branch.activate(await branch.wait_for_window("Chromium"))
+        await branch.screenshot(settle=5)
         async with branch.control() as control:
+            await control.key("Escape")
             await control.key("ctrl+l")
             await control.type(f"http://127.0.0.1:{PORT}/{topic}.html\n")
         # Act, then look: what did not come to pass is done again.

@@ -73,12 +73,12 @@ class Client:
         found: dict[str, Any] = await self._transport.json("GET", "/me")
         return found
 
-    async def request(self, method: str, path: str, body: Any = None) -> Any:
+    async def request(self, method: str, path: str, body: Any = None, *, key: str | None = None) -> Any:
         """Anything else of the portal's API (docs/reference/portal.md): `request("PUT", "/workspaces/ws-1/lifetime", {"idle_seconds": 3600, …})`.
 
-        `path`: what stands behind `/api/v1`, encoded, with its query. The answer's JSON; None without one. Raises TCloneError.
+        `path`: what stands behind `/api/v1`, encoded, with its query; `key`: an idempotency key, with which the request is done once however often it is sent. The answer's JSON; None without one. Raises TCloneError.
         """
-        return await self._transport.json(method, path, body)
+        return await self._transport.json(method, path, body, key=key)
 
     def events(self, since: int | None = None) -> AsyncIterator[Event]:
         """What happens to all workspaces that the token sees, for ever: tclone.events.followed."""

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from tclone.errors import LoginNeeded, NotFound
 
 DEFAULT_URL = "https://tclone.localhost:8443"
+_MOST_PORT = 65535
 _LONGEST_TOKEN = 4096
 # Where `tclone up` puts it; the directory is root's and the portal's own.
 _SERVED_CA = Path("/var/lib/tclone/portal/tls/ca.pem")
@@ -40,15 +41,25 @@ def found(
 ) -> Settings:
     """The settings: what is given, else of the environment, else of `~/.config/tclone`.
 
-    `TCLONE_URL` (https://tclone.localhost:8443); `TCLONE_TOKEN`, or a file that has it: `TCLONE_TOKEN_FILE`, `~/.config/tclone/token`
+    `TCLONE_URL`, or this machine's portal (https://tclone.localhost:8443, the port of `TCLONE_PORTAL_PORT`); `TCLONE_TOKEN`, or a file that has it: `TCLONE_TOKEN_FILE`, `~/.config/tclone/token`
     (`token_file` stands above all of these); the authority that signed the portal's certificate: `TCLONE_CA`, `~/.config/tclone/ca.pem`, or
     that of a portal on this machine.
     Raises LoginNeeded without a token, NotFound for a file that is not there, ValueError for an address that is none.
     """
-    address = (url or os.environ.get("TCLONE_URL") or DEFAULT_URL).rstrip("/")
+    address = (url or os.environ.get("TCLONE_URL") or _here()).rstrip("/")
     _check(address)
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tclone"
     return Settings(address, _token(token, token_file, home), _authority(ca, home))
+
+
+def _here() -> str:
+    """This machine's portal, at the port that `tclone up` would take. Raises ValueError for a port that is none."""
+    port = os.environ.get("TCLONE_PORTAL_PORT")
+    if not port:
+        return DEFAULT_URL
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) <= _MOST_PORT):
+        raise ValueError(f"TCLONE_PORTAL_PORT is not a port: {port!r}")
+    return f"{DEFAULT_URL.rpartition(':')[0]}:{port}"
 
 
 def _check(url: str) -> None:

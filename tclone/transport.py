@@ -64,9 +64,10 @@ class Transport:
 
     # Requests
 
-    async def json(self, method: str, path: str, body: object = None, *, query: Mapping[str, object] | None = None, once: bool = False) -> Any:
-        """A request's JSON answer; None for one without. `once`: with a key, so that a repetition does nothing twice. Raises TCloneError."""
-        headers = {KEY_HEADER: uuid.uuid4().hex} if once else {}
+    async def json(self, method: str, path: str, body: object = None, *, query: Mapping[str, object] | None = None, once: bool = False, key: str | None = None) -> Any:
+        """A request's JSON answer; None for one without. `once`: with a key (`key`, or one of its own), so that a repetition does nothing twice. Raises TCloneError."""
+        once = once or key is not None
+        headers = {KEY_HEADER: key or uuid.uuid4().hex} if once else {}
         async with self.request(method, path, body, query=query, headers=headers, repeatable=once or method in _REPEATABLE) as answer:
             if answer.status == 204:
                 return None

@@ -8,7 +8,7 @@ import sys
 from datetime import datetime
 from typing import Any
 
-from engine.cli.output import printable
+from engine.cli.output import printable, state
 from engine.client import EngineClient
 
 Event = dict[str, Any]
@@ -50,7 +50,7 @@ def _words(event: Event) -> str:
     data = event.get("data") or {}
     match event["type"]:
         case "workspace":
-            words = f"{data.get('state')}  {data.get('name')}" + (f"  {data['error']}" if data.get("error") else "")
+            words = f"{state(data)}  {data.get('name')}" + (f"  {data['error']}" if data.get("error") else "")
         case "progress":
             elapsed = f"  {data['elapsed_ms']:.1f} ms" if isinstance(data.get("elapsed_ms"), int | float) else ""
             words = f"{data.get('operation')}: {data.get('phase')} {data.get('detail') or ''}".rstrip() + elapsed

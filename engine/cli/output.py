@@ -6,12 +6,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from engine.text import printable
 
-__all__ = ["Progress", "as_json", "error", "note", "printable", "table"]
+__all__ = ["Progress", "as_json", "error", "note", "printable", "state", "table"]
 
 
 def as_json(value: Any) -> None:
@@ -26,6 +26,11 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     widths = [max(len(row[column]) for row in [list(headings), *cells]) for column in range(len(headings))]
     for row in [list(headings), *cells]:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def state(workspace: Mapping[str, Any]) -> str:
+    """A workspace's state for people: one that is paused keeps its state, but what matters is that it stands still."""
+    return "paused" if workspace.get("paused") else str(workspace.get("state"))
 
 
 def note(message: str) -> None:

@@ -267,6 +267,6 @@ def _account_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPar
     mcp = _command(
         commands, "mcp", "serve the Model Context Protocol on stdin and stdout, before a portal here or elsewhere", "tclone mcp --token-file ~/.config/tclone/token --ca ca.pem",
     )
-    mcp.add_argument("--url", metavar="URL", help="the portal's address (TCLONE_URL, or https://tclone.localhost:8443)")
+    mcp.add_argument("--url", metavar="URL", help="the portal's address (TCLONE_URL, or https://tclone.localhost:8443, the port of TCLONE_PORTAL_PORT)")
     mcp.add_argument("--token-file", metavar="FILE", help="holds an API token, and nobody else can read it (TCLONE_TOKEN_FILE; TCLONE_TOKEN has the token itself)")
     mcp.add_argument("--ca", metavar="FILE", help="certificate of the portal's authority, as `tclone ca --pem` prints it (TCLONE_CA, or those of the system)")

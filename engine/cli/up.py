@@ -217,6 +217,13 @@ class _Greeting:
         sys.stdout.flush()
 
 
+    def show_next(self, image: str | None) -> None:
+        """The last line, once everything is there: where to go on. An image was built in between, maybe for minutes."""
+        here = f"open {url(self._config, self._port)} in a browser (user admin)"
+        start = f"tclone run {image}" if image is not None else "tclone image build webtop-xfce"
+        print(f"Ready: {here}, or go on with `{start}`", flush=True)
+
+
 def up(config: Config, detach: bool, port: int | None, supervised: bool, image: str | None) -> int:
     """Start everything. Returns the exit status. Raises EngineError.
 
@@ -245,6 +252,7 @@ def up(config: Config, detach: bool, port: int | None, supervised: bool, image: 
             greeting.show()
             if image is not None:
                 asyncio.run(_ensure_image(config, image))
+            greeting.show_next(image)
         else:
             _stay(config, port, greeting, image, supervised)
     except EngineError:
@@ -264,6 +272,8 @@ def _stay(config: Config, port: int, greeting: _Greeting, image: str | None, qui
                 print("Ctrl-C stops TClone and removes its workspaces.", file=sys.stderr)
             if image is not None:
                 await _ensure_image(config, image)
+            if not quiet:
+                greeting.show_next(image)
 
         try:
             asyncio.run(supervise(config, port, progress.phase, ready))

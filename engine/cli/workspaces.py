@@ -14,7 +14,7 @@ from engine.client import EngineClient
 from engine.config import Config
 from engine.errors import BadRequest, EngineError, Internal, NotFound, Unsupported
 
-_LISTED = ("id", "name", "kind", "state", "parent", "image", "ports", "created")
+_LISTED = ("id", "name", "kind", "state", "paused", "parent", "image", "ports", "created")
 
 
 class _Filter:
@@ -141,7 +141,7 @@ async def ls(client: EngineClient, arguments: argparse.Namespace) -> int:
                 workspace["id"],
                 "  " * depth + workspace["name"],
                 workspace["kind"],
-                workspace["state"],
+                output.state(workspace),
                 workspace["image"],
                 _origin(workspace, found),
                 values.show_ports(workspace["ports"]),

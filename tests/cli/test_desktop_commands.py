@@ -57,12 +57,13 @@ async def test_events_are_told_for_people_and_for_programs(engine: FakeEngine, t
         {"seq": 1, "time": 0.0, "type": "workspace", "workspace": "ws-1", "data": {"state": "ready", "name": "desk\x1b[31m"}},
         {"seq": 2, "time": 1.5, "type": "progress", "workspace": "ws-1", "data": {"operation": "fork", "phase": "frozen", "elapsed_ms": 21.93, "detail": None}},
         {"seq": 3, "time": 2.0, "type": "fork", "workspace": "ws-1", "data": {"branches": [{"id": "ws-2", "error": None}, {"id": "", "error": "no"}]}},
-        {"seq": 4, "time": 3.0, "type": "gone", "workspace": "ws-9", "data": {"name": "old"}},
+        {"seq": 4, "time": 2.5, "type": "workspace", "workspace": "ws-1", "data": {"state": "ready", "paused": True, "name": "desk"}},
+        {"seq": 5, "time": 3.0, "type": "gone", "workspace": "ws-9", "data": {"name": "old"}},
     ]
     lines = [line.split(maxsplit=1)[1] for line in (await tclone("events")).out.splitlines()]
-    assert lines == ["ws-1      ready  desk�[31m", "ws-1      fork: frozen  21.9 ms", "ws-1      forked into ws-2; 1 failed", "ws-9      gone  old"]
+    assert lines == ["ws-1      ready  desk�[31m", "ws-1      fork: frozen  21.9 ms", "ws-1      forked into ws-2; 1 failed", "ws-1      paused  desk", "ws-9      gone  old"]
     done = await tclone("events", "--json", "-n", "2", "desk")
-    assert [json.loads(line)["seq"] for line in done.out.splitlines()] == [2, 3]
+    assert [json.loads(line)["seq"] for line in done.out.splitlines()] == [3, 4]
     assert (await tclone("events", "ws-9")).out.split()[1:] == ["ws-9", "gone", "old"]
 
 

@@ -43,6 +43,7 @@ async def test_up_detached_then_down(tclone_up: Tclone, place: Path) -> None:
     up = await tclone_up("up", "--detach", timeout=120)
     assert up.status == 0, up.err
     assert f"TClone is up at https://{PORTAL_HOST}:{_port(tclone_up)}/" in up.out
+    assert up.out.splitlines()[-1].startswith(f"Ready: open https://{PORTAL_HOST}:{_port(tclone_up)}/ in a browser")
     password = re.search(r"^  password +(\S{12,})$", up.out, re.MULTILINE)
     assert password is not None, up.out
 

@@ -117,11 +117,21 @@ async def test_ls_is_a_tree_in_a_table(engine: FakeEngine, tclone: Tclone) -> No
     assert [" ws-1 " in lines[2], " ws-3 " in lines[3], "ws-99 (gone)" in lines[5]] == [True] * 3
 
 
+async def test_ls_tells_a_paused_workspace_from_one_that_runs(engine: FakeEngine, tclone: Tclone) -> None:
+    engine.add("desk")
+    engine.add("other")
+    assert (await tclone("pause", "desk")).status == 0
+    assert [line.split()[3] for line in (await tclone("ls")).out.splitlines()[1:]] == ["paused", "ready"]
+    assert [(one["state"], one["paused"]) for one in (await tclone("ls", "--json")).json()] == [("ready", True), ("ready", False)]
+    assert (await tclone("resume", "desk")).status == 0
+    assert [line.split()[3] for line in (await tclone("ls")).out.splitlines()[1:]] == ["ready", "ready"]
+
+
 async def test_ls_json_has_the_documented_fields(engine: FakeEngine, tclone: Tclone) -> None:
     assert (await tclone("ls", "--json")).json() == []
     engine.add("desk")
     [one] = (await tclone("ls", "--json")).json()
-    assert set(one) == {"id", "name", "kind", "state", "parent", "image", "ports", "created"}
+    assert set(one) == {"id", "name", "kind", "state", "paused", "parent", "image", "ports", "created"}
 
 
 async def test_a_name_cannot_write_escapes_to_the_terminal(engine: FakeEngine, tclone: Tclone) -> None:

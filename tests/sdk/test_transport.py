@@ -88,6 +88,14 @@ async def test_patience_ends(server: Server) -> None:
     await transport.close()
 
 
+async def test_a_key_of_the_program_goes_with_each_try(server: Server) -> None:
+    transport = Transport(Settings(server.url, "tct_x", None))
+    server.script = [503, None]
+    assert await transport.json("POST", "/x", {}, key="step-7") == {"ok": 1}
+    assert server.heard == [("POST", "step-7")] * 3
+    await transport.close()
+
+
 async def test_a_server_that_is_not_there(server: Server) -> None:
     away = Transport(Settings("http://127.0.0.1:9", "tct_x", None), patience=0.2)
     with pytest.raises(tclone.Unavailable, match="is TClone up"):
@@ -99,7 +107,7 @@ async def test_a_server_that_is_not_there(server: Server) -> None:
 
 
 def test_where_settings_come_from(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TCLONE_URL", "TCLONE_TOKEN", "TCLONE_TOKEN_FILE", "TCLONE_CA"):
+    for name in ("TCLONE_URL", "TCLONE_TOKEN", "TCLONE_TOKEN_FILE", "TCLONE_CA", "TCLONE_PORTAL_PORT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     with pytest.raises(tclone.LoginNeeded, match="TCLONE_TOKEN"):
@@ -110,6 +118,13 @@ def test_where_settings_come_from(tmp_path, monkeypatch: pytest.MonkeyPatch) -> 
     found = settings.found()
     assert (found.url, found.token, found.ca) == (settings.DEFAULT_URL, "tct_of-home", tmp_path / "tclone" / "ca.pem")
     assert "tct_of-home" not in repr(found)
+    monkeypatch.setenv("TCLONE_PORTAL_PORT", "9443")
+    assert settings.found().url == "https://tclone.localhost:9443"
+    for wrong in ("x", "0", "65536", "-1"):
+        monkeypatch.setenv("TCLONE_PORTAL_PORT", wrong)
+        with pytest.raises(ValueError, match="TCLONE_PORTAL_PORT is not a port"):
+            settings.found()
+    monkeypatch.delenv("TCLONE_PORTAL_PORT")
     (tmp_path / "other").write_text("tct_of-file")
     monkeypatch.setenv("TCLONE_TOKEN_FILE", str(tmp_path / "other"))
     assert settings.found().token == "tct_of-file"
