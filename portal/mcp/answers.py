@@ -13,7 +13,7 @@ from pydantic import Field
 
 from portal.mcp.caller import Caller
 
-Branch = Annotated[str, Field(pattern="^ws-[0-9]{1,18}$", description="id of the branch (workspace), as branch_list tells it: `ws-3`")]
+Branch = Annotated[str, Field(min_length=1, max_length=200, description="id of the branch (workspace), as branch_list tells it: `ws-3`; or its name")]
 # Finds the caller of a request.
 Find = Callable[[Context], Caller]
 

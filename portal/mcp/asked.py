@@ -13,7 +13,8 @@ from typing import Any, Self
 import anyio
 from mcp.shared._stream_protocols import ReadStream, WriteStream
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
+from mcp_types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
+from pydantic import ValidationError
 
 
 class Asked:
@@ -68,15 +69,17 @@ class _Said:
         return getattr(self._inner, "last_context", None)
 
     async def receive(self) -> SessionMessage | Exception:
-        """Raises EndOfStream."""
-        try:
-            said = await self._inner.receive()
-        except anyio.EndOfStream:
-            await self._asked.done()
-            raise
-        if isinstance(said, SessionMessage):
-            self._asked.note(said.message)
-        return said
+        """The next message that is one; what is none is answered here, since the SDK's server says nothing to it. Raises EndOfStream."""
+        while True:
+            try:
+                said = await self._inner.receive()
+            except anyio.EndOfStream:
+                await self._asked.done()
+                raise
+            if isinstance(said, SessionMessage):
+                self._asked.note(said.message)
+                return said
+            await self._asked.told.send(SessionMessage(_refusal(said)))
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -95,6 +98,13 @@ class _Said:
 
     async def __aexit__(self, *exception: object) -> None:
         await self.aclose()
+
+
+def _refusal(failure: Exception) -> JSONRPCError:
+    """JSON-RPC's answer to a line that is no JSON, or no message: it belongs to no request, whose id is not known."""
+    no_json = isinstance(failure, ValidationError) and any(error["type"] == "json_invalid" for error in failure.errors())
+    code, message = (PARSE_ERROR, "the line is not JSON") if no_json else (INVALID_REQUEST, "the line is no JSON-RPC message")
+    return JSONRPCError(jsonrpc="2.0", id=None, error=ErrorData(code=code, message=message))
 
 
 class _Told:

@@ -93,7 +93,7 @@ def add(server: MCPServer, find: Find) -> None:
     async def branch_diff(
         ctx: Context,
         branch: Branch,
-        base: Annotated[str, Field(max_length=60, description="`parent`, `image`, or the id of another branch of the same image")] = "parent",
+        base: Annotated[str, Field(max_length=200, description="`parent`, `image`, or the id or name of another branch of the same image")] = "parent",
         path: Annotated[str | None, Field(max_length=4095, description="one file: its differences line by line")] = None,
     ) -> CallToolResult:
         """Tell which files differ from the branch's parent, its image or another branch; with a path, how that file differs."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
+from mcp_types import CallToolResult, InputRequiredResult
 from pydantic import Field
 
 from engine import __version__
-from portal.mcp import branches, computer, inside
+from portal.mcp import branches, computer, inside, named
 from portal.mcp.answers import Find
 from portal.mcp.caller import Refused
 
@@ -24,10 +25,25 @@ _LOG_LINES = 500
 Id = Annotated[str, Field(pattern="^ws-[0-9]{1,18}$")]
 
 
+class _Server(MCPServer):
+    """Its tools get branches by their ids, however they were named, and say in plain words what is wrong with a call."""
+
+    def __init__(self, find: Find, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._find = find
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Context | None = None) -> CallToolResult | InputRequiredResult:
+        """Raises ToolError."""
+        if context is not None:
+            arguments = await named.by_id(self._find(context), arguments)
+        with named.plain(name):
+            return await super().call_tool(name, arguments, context)
+
+
 def build(find: Find) -> MCPServer:
     """A server whose tools act for the caller that `find` finds."""
     # No subscriptions: a notice would tell one user of another's branches, and streams without end would be held for it.
-    server = MCPServer("tclone", title="TClone", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING", subscriptions=False)
+    server = _Server(find, "tclone", title="TClone", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING", subscriptions=False)
     for part in (branches, inside, computer):
         part.add(server, find)
     _add_resources(server, find)

@@ -213,6 +213,32 @@ async def test_arguments_that_make_no_sense_reach_nothing(portal: Portal, engine
     assert [verb for verb, _ in engine.calls if verb in ("act", "fork")] == []
 
 
+async def test_a_branch_may_be_named_and_the_answer_has_its_id(portal: Portal, engine: FakeEngine) -> None:
+    engine.add(name="desk")
+    engine.add(name="other")
+    person = await portal.login()
+    async with connected(portal, await token_of(person, "control", "fork")) as client:
+        assert told(await client.call_tool("branch_get", {"branch": "other"}))["branch"] == "ws-2"
+        assert told(await client.call_tool("computer_click", {"branch": "desk", "x": 1, "y": 1}))["branch"] == "ws-1"
+        assert told(await client.call_tool("branch_diff", {"branch": "other", "base": "desk"}))["base"] == "ws-1"
+        assert "no branch has the id or name 'Desk'" in refusal(await client.call_tool("branch_get", {"branch": "Desk"}))
+    async with connected(portal, await token_of(await portal.user(person, "stranger"), "control")) as client:
+        # Names of others' branches are not there, as their ids are not.
+        assert "no branch has the id or name 'desk'" in refusal(await client.call_tool("branch_get", {"branch": "desk"}))
+
+
+async def test_arguments_that_do_not_fit_are_told_in_plain_words(portal: Portal, engine: FakeEngine) -> None:
+    engine.add()
+    async with connected(portal, await token_of(await portal.login(), "control", "fork")) as client:
+        for tool, more, words in (
+            ("computer_click", {"x": 1, "y": 1}, "computer_click was not called: branch: field required"),
+            ("branch_fork", {"branch": "ws-1", "count": 9}, "branch_fork was not called: count: input should be less than or equal to 8"),
+            ("branch_get", {"branch": "x" * 201}, "branch: string should have at most 200 characters"),
+        ):
+            said = refusal(await client.call_tool(tool, more))
+            assert words in said and "pydantic" not in said and "ValidationError" not in said, said
+
+
 async def test_resources(portal: Portal, engine: FakeEngine) -> None:
     engine.add()
     async with connected(portal, await token_of(await portal.login(), "read")) as client:
@@ -365,6 +391,19 @@ async def test_what_was_asked_before_the_client_said_no_more_is_answered(portal:
     assert process.returncode == 0 and sorted(answers) == [1, 2, 3]
     assert all(answers[number]["structuredContent"]["branch"] == "ws-1" and not answers[number]["isError"] for number in (2, 3))
     assert [action["action"] for action in acted(engine)] == ["click", "click"]
+
+
+async def test_a_line_that_is_no_message_is_answered_and_the_next_is_served(portal: Portal, front: Front, engine: FakeEngine, tmp_path: Path) -> None:
+    secret = tmp_path / "token"
+    secret.touch(0o600)
+    secret.write_text(await token_of(await portal.login(), "read") + "\n")
+    words = ["-m", "engine.cli.main", "mcp", "--url", f"https://tclone.localhost:{front.port}", "--token-file", str(secret), "--ca", str(portal.places.ca_certificate)]
+    process = await asyncio.create_subprocess_exec(sys.executable, *words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    async with asyncio.timeout(PATIENCE):
+        out, _ = await process.communicate(b'this is no JSON\n{"no": "message"}\n' + json.dumps(initialize(HANDSHAKES[-1])).encode() + b"\n")
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert [(one["id"], one["error"]["code"]) for one in answers if "error" in one] == [(None, -32700), (None, -32600)]
+    assert process.returncode == 0 and [one["id"] for one in answers if "result" in one] == [1]
 
 
 async def test_answers_are_waited_for_so_long_and_not_for_what_was_taken_back() -> None:
