@@ -19,7 +19,7 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which entries; None does not matter. `user`: who did it, or to whose account; `workspace`: what it was done to, or made by a fork."""
+    """Which entries; None does not matter. `user`: who did it, or to whose account, or whose share link let somebody in; `workspace`: what it was done to, or made by a fork."""
 
     user: str | None = None
     workspace: str | None = None
@@ -36,7 +36,7 @@ class Wanted:
         if self.workspace is not None and entry.get("workspace") != self.workspace and self.workspace not in _list(entry.get("branches")):
             return False
         account = entry.get("name") if str(entry.get("event")).startswith("user-") else None
-        return self.user is None or self.user in (entry.get("user"), entry.get("by"), account)
+        return self.user is None or self.user in (entry.get("user"), entry.get("by"), entry.get("shared_by"), account)
 
 
 EVERYTHING = Wanted()

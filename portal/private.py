@@ -24,7 +24,7 @@ from portal.access import Access
 from portal.owners import Owners
 from portal.principal import Principal
 from portal.sessions import Session
-from portal.shares import Share
+from portal.shares import NOBODY, Share
 from portal.tickets import Tickets
 from portal.viewers import Viewers
 
@@ -88,7 +88,8 @@ class Private:
             audit.record("ticket-refused", workspace=workspace)
             raise Denied(_REFUSED)
         desk = await (self._sessions.new_desk(right, workspace) if isinstance(right, Session) else self._shares.new_desk(right))
-        audit.record("desktop", user=right.user, session=right.id, workspace=workspace)
+        who = {"user": right.user} if isinstance(right, Session) else {"user": NOBODY, "shared_by": right.user}
+        audit.record("desktop", **who, session=right.id, workspace=workspace)
         return web.json_response({"desk": desk, **_grant(right, workspace)})
 
     async def _check(self, request: web.Request) -> web.Response:

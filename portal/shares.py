@@ -16,6 +16,8 @@ from portal.sessions import new_secret
 DEFAULT_HOURS = 24
 MOST_HOURS = 31 * 24
 LONGEST_LABEL = 100
+# In the audit log, as the user: whoever came by a link has not logged in. No account can have the name.
+NOBODY = "(share link)"
 _LONGEST_SECRET = 128
 _MOST_PER_WORKSPACE = 50
 # Browsers let in by one link; the oldest has to open the link again.

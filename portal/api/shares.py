@@ -90,6 +90,7 @@ class Shares:
         workspace = await self._node.workspace(share.workspace)
         opens(workspace)
         origin = hosts.desktop_origin(share.workspace, request.headers.get(hdrs.HOST, ""))
-        audit.record("share-opened", user=share.user, address=address, workspace=share.workspace, share=share.id)
+        # Whoever opened it has shown no name; the link's maker is told as what it is.
+        audit.record("share-opened", user=shares.NOBODY, shared_by=share.user, address=address, workspace=share.workspace, share=share.id)
         answer = {"action": f"{origin}/__tclone/enter", "code": self._tickets.issue(share.id, share.workspace)}
         return web.json_response({**answer, "name": workspace["name"], "label": share.label, "expires": share.expires})

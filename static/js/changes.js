@@ -95,8 +95,10 @@ export class ChangesPanel {
 
   #render() {
     const { done } = this.#found;
-    const hidden = this.#all ? [] : this.#found.changes.filter(({ path }) => isOwn(path));
-    const changes = this.#all ? this.#found.changes : this.#found.changes.filter(({ path }) => !isOwn(path));
+    const own = this.#found.changes.filter(({ path }) => isOwn(path));
+    const hidden = this.#all ? [] : own;
+    // What somebody did comes first, so that none of it falls off the end.
+    const changes = [...this.#found.changes.filter(({ path }) => !isOwn(path)), ...(this.#all ? own : [])];
     this.#own.hidden = !this.#all && !hidden.length;
     this.#own.replaceChildren(
       h("span", { textContent: this.#all ? words.ownShown : words.ownHidden(hidden.length) }),

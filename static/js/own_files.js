@@ -3,7 +3,7 @@
 const OWN = [
   /^\/var\/(log|tmp|cache)(\/|$)/,
   /^\/run(\/|$)/,
-  /^\/tmp(\/(\.X11-unix|\.ICE-unix|\.X\d+-lock|dbus-[^/]*|ssh-[^/]*|\.org\.chromium\.[^/]*)(\/.*)?)?$/,
+  /^\/tmp(\/(\.X11-unix|\.ICE-unix|\.X\d+-lock|dbus-[^/]*|ssh-[^/]*|\.org\.chromium\.[^/]*|selkies_web[^/]*)(\/.*)?)?$/,
   /^\/(home\/[^/]+|root)\/\.(cache|dbus|pki|config\/(chromium|pulse|dconf)|local\/share\/(gvfs-metadata|xfce4|applications))(\/|$)/,
   /^\/(home\/[^/]+|root)\/(\.xsession-errors[^/]*|\.ICEauthority|\.Xauthority|\.local\/share\/recently-used\.xbel[^/]*)$/,
 ];

@@ -18,6 +18,7 @@ CHANGES = [
     {"change": "changed", "path": "/home/user/notes.txt", "encoded": "/home/user/notes.txt", "kind": "file", "size": 64, "before": 60},
     {"change": "changed", "path": "/var/log/desktop/stream.log", "encoded": "/var/log/desktop/stream.log", "kind": "file", "size": 900, "before": 10},
     {"change": "changed", "path": "/home/user/.xsession-errors", "encoded": "/home/user/.xsession-errors", "kind": "file", "size": 90, "before": 10},
+    {"change": "added", "path": "/tmp/selkies_web1/jsdb/a.json", "encoded": "/tmp/selkies_web1/jsdb/a.json", "kind": "file", "size": 9, "before": None},
     {"change": "deleted", "path": "/home/user/old", "encoded": "/home/user/old", "kind": "directory", "size": None, "before": 4096},
 ]
 OSWORLD_RUNNER = "/usr/libexec/tclone/osworld/run.py"

@@ -53,6 +53,18 @@ async def test_a_link_opens_its_desktop_for_watching_alone(portal: Portal, engin
     assert other.status == 403
 
 
+async def test_the_audit_log_tells_whoever_came_by_a_link_from_its_maker(portal: Portal, engine: FakeEngine) -> None:
+    engine.add()
+    person = await portal.login()
+    _, answer = await opened(portal, (await share(person))["link"])
+    assert (await redeem(portal, answer["code"]))[0] == 200
+    own = (await (await person.request("POST", "/api/v1/workspaces/ws-1/ticket")).json())["code"]
+    assert (await redeem(portal, own))[0] == 200
+    entries = await (await person.request("GET", "/api/v1/audit?limit=100&user=admin")).json()
+    told = [(one["event"], one["user"], one.get("shared_by")) for one in entries if one["event"] in ("share", "share-opened", "desktop")]
+    assert told == [("desktop", "admin", None), ("desktop", "(share link)", "admin"), ("share-opened", "(share link)", "admin"), ("share", "admin", None)]
+
+
 async def test_a_login_opens_it_for_control(portal: Portal, engine: FakeEngine) -> None:
     engine.add()
     client = await portal.login()
