@@ -15,7 +15,8 @@ from engine.client import EngineClient
 from engine.errors import EngineError, Internal
 
 _IMAGE, _USER = "webtop-xfce", "user"
-REACHED_SECONDS = 10.0
+# Of a step; a busy machine has taken longer than 10 s to show a page.
+REACHED_SECONDS = 120.0
 # Three browsers that start at once on a busy machine have taken longer than 90 s.
 _SHOWN_SECONDS, _LOOK_SECONDS = 300.0, 0.2
 _SETTLE_MS = 1500

@@ -30,6 +30,8 @@ class Loop:
         # What was handed over before it closes is among what `_end` finds.
         self._lock = threading.Lock()
         self._closing = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._iterators: set[AsyncIterator[Any]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tclone", daemon=True)
         self._thread.start()
 
@@ -41,7 +43,7 @@ class Loop:
             if self._closing:
                 _close(work)
                 raise RuntimeError(_CLOSED)
-            future = asyncio.run_coroutine_threadsafe(_awaited(work), self._loop)
+            future = asyncio.run_coroutine_threadsafe(self._awaited(work), self._loop)
         try:
             return future.result()
         except concurrent.futures.CancelledError:
@@ -67,18 +69,40 @@ class Loop:
         self._loop.close()
 
     async def _end(self, last: Callable[[], Awaitable[None]] | None) -> None:
-        """A generator that is at work cannot be closed: first its task ends."""
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
+        """A generator that is at work cannot be closed: first its task ends. Tasks of connections end with them, by a proper close."""
+        under_way = list(self._tasks)
+        for task in under_way:
             task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.gather(*under_way, return_exceptions=True)
+        for items in list(self._iterators):
+            await _closed(items)
         if last is not None:
             await last()
         await self._loop.shutdown_asyncgens()
 
+    async def _awaited(self, work: Awaitable[R]) -> R:
+        task = asyncio.current_task()
+        assert task is not None
+        self.ends(task)
+        return await work
 
-async def _awaited(work: Awaitable[R]) -> R:
-    return await work
+    def closes(self, items: AsyncIterator[Any]) -> None:
+        """Close an iterator when the loop does. It is held until `forgets`: one that nobody holds would be closed by a task of its own, which nobody waits for."""
+        self._iterators.add(items)
+
+    def forgets(self, items: AsyncIterator[Any]) -> None:
+        self._iterators.discard(items)
+
+    def ends(self, task: asyncio.Task[Any]) -> None:
+        """Cancel a task of this loop when it closes. Called within it."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _closed(items: AsyncIterator[Any]) -> None:
+    close = getattr(items, "aclose", None)
+    if close is not None:
+        await close()
 
 
 def _close(work: Awaitable[Any]) -> None:
@@ -166,6 +190,7 @@ class opens(_Declared[P, AbstractContextManager[S]], Generic[P, R, S]):
 
 def _iterated(loop: Loop, items: AsyncIterator[Any]) -> Iterator[Any]:
     try:
+        loop.closes(items)
         while True:
             try:
                 item = loop.run(anext(items))
@@ -173,10 +198,9 @@ def _iterated(loop: Loop, items: AsyncIterator[Any]) -> Iterator[Any]:
                 return
             yield item
     finally:
-        close = getattr(items, "aclose", None)
-        if close is not None:
-            with contextlib.suppress(RuntimeError):  # the client was closed before
-                loop.run(close())
+        with contextlib.suppress(RuntimeError):  # the client is closing, and closes it
+            loop.run(_closed(items))
+            loop.forgets(items)
 
 
 @contextlib.contextmanager
@@ -201,6 +225,7 @@ def _entered(loop: Loop, manager: AbstractAsyncContextManager[Any], twin: Callab
                 entered.set_exception(error)
 
         task = asyncio.create_task(hold())
+        loop.ends(task)
         return await entered, over, task
 
     value, over, task = loop.run(inside())

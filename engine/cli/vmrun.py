@@ -37,7 +37,8 @@ def main(config: Config, arguments: list[str]) -> int:
     """Carry out one command; its exit status. Raises EngineError."""
     if arguments[:1] == ["-T"]:
         arguments = arguments[2:]
-    # Options of VMware's that mean nothing here.
+    # Of VMware's options one means something here, with the commands that can wait.
+    wait = "-wait" in arguments
     words = [word for word in arguments if word not in ("nogui", "gui", "-wait", "soft", "hard")]
     match words:
         case ["install", directory]:
@@ -45,7 +46,7 @@ def main(config: Config, arguments: list[str]) -> int:
         case ["list"]:
             return asyncio.run(_with_engine(config, _list))
         case [("start" | "stop" | "snapshot" | "revertToSnapshot" | "deleteSnapshot" | "getGuestIPAddress" | "listSnapshots") as verb, path, *rest]:
-            return _one(config, verb, name_of(path), rest)
+            return _one(config, verb, name_of(path), rest, wait)
         case _:
             raise BadRequest("vmrun: install DIR | list | start, stop, getGuestIPAddress, listSnapshots PATH | snapshot, revertToSnapshot, deleteSnapshot PATH NAME")
     return 0
@@ -70,8 +71,8 @@ def install(directory: Path) -> None:
     print(target)
 
 
-def _one(config: Config, verb: str, name: str, rest: list[str]) -> int:
-    """A command on one machine: those that change it one after the other, those that ask after them."""
+def _one(config: Config, verb: str, name: str, rest: list[str], wait: bool) -> int:
+    """A command on one machine: those that change it one after the other, those that ask after them. A revert that waits ends with the machine's address."""
     if verb == "listSnapshots":
         return asyncio.run(_with_engine(config, lambda engine: _snapshots(engine, name)))
     snapshot = ""
@@ -89,6 +90,8 @@ def _one(config: Config, verb: str, name: str, rest: list[str]) -> int:
         old: str | None = None
         try:
             old = asyncio.run(_with_engine(config, lambda engine: _changed(engine, verb, name, snapshot)))
+            if verb == "revertToSnapshot" and wait:
+                asyncio.run(_with_engine(config, lambda engine: _address(engine, name)))
         except EngineError as error:
             record.write_text(f"vmrun {verb} {snapshot}: {error.message}")
             raise
@@ -242,7 +245,8 @@ async def _address(engine: EngineClient, name: str) -> int:
         if machine["state"] in ("ready", "forking") and machine["osworld"] is None:
             raise Conflict(f"{machine['id']}, which is {name}, has no OSWorld server; `vmrun start {PREFIX}{name}` gives it one")
         if machine["state"] == "ready" and await _answers(machine["osworld"]):
-            print(f"127.0.0.1:{machine['osworld']}:{machine['ports'].get(str(CHROMIUM), 0)}:0:0")
+            # At once: whoever reads it goes on while this command still removes the machine before.
+            print(f"127.0.0.1:{machine['osworld']}:{machine['ports'].get(str(CHROMIUM), 0)}:0:0", flush=True)
             return 0
     raise Unavailable(f"the OSWorld server of {name} does not answer; `tclone up` starts the portal, which serves it")
 

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from engine.desktop.actions import Activate
 from portal.accessibility import as_xml
+from portal.osworld import chrome
 from portal.osworld.files import Files
 from portal.osworld.server import Ground, failure, object_of
 
@@ -47,8 +48,10 @@ class _Window(pydantic.BaseModel):
     by_class: bool = False
 
     def fits(self, window: dict[str, Any]) -> bool:
+        """Chromium's windows are Chrome's, too."""
         text = str(window.get("program" if self.by_class else "title", ""))
-        return text == self.window_name if self.strict else self.window_name.lower() in text.lower()
+        names = {text, (chrome.class_of if self.by_class else chrome.title_of)(text)}
+        return self.window_name in names if self.strict else any(self.window_name.lower() in name.lower() for name in names)
 
 
 class Desktop:
@@ -93,7 +96,7 @@ class Desktop:
         return web.Response(body=shot.content, content_type=shot.content_type)
 
     async def _accessibility(self, _: web.Request) -> web.Response:
-        return web.json_response({"AT": as_xml(await self._tree())})
+        return web.json_response({"AT": as_xml(chrome.renamed(await self._tree()))})
 
     async def _terminal(self, _: web.Request) -> web.Response:
         """What stands in the terminal that has the keyboard, else in one that is shown; null without one."""
@@ -116,7 +119,8 @@ class Desktop:
 
     async def _window_size(self, request: web.Request) -> web.Response:
         name = str((await request.post()).get("app_class_name") or "")
-        found = next((one for one in reversed(await self._windows()) if name and name.lower() in str(one.get("program", "")).lower()), None)
+        wanted = _Window(window_name=name, by_class=True) if name else None
+        found = next((one for one in reversed(await self._windows()) if wanted is not None and wanted.fits(one)), None)
         if found is None:
             return failure(f"no window of {name[:100]!r}", 404)
         return web.json_response({"width": found["width"], "height": found["height"]})

@@ -10,6 +10,7 @@ import pydantic
 from aiohttp import web
 
 from portal.lost import Lost
+from portal.osworld.chrome import title_of
 from portal.osworld.guest import Done
 from portal.osworld.server import Ground, object_of
 
@@ -123,7 +124,8 @@ class Execution:
         checks: list[dict[str, Any]] = []
         if wanted.window_exists is not None:
             titles = [str(window.get("title")) for window in await self._ground.node.windows(self._workspace)]
-            checks.append({"type": "window_exists", "passed": any(wanted.window_exists in title for title in titles)})
+            passed = any(wanted.window_exists in name for title in titles for name in (title, title_of(title)))
+            checks.append({"type": "window_exists", "passed": passed})
         if wanted.command_success is not None:
             command = Command(command=wanted.command_success, shell=isinstance(wanted.command_success, str))
             done = await self._run(request, {**command.fields(), "seconds": _CHECK_SECONDS})

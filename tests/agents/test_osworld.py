@@ -1,4 +1,4 @@
-"""OSWorld's own clients, unmodified, drive real desktops; what they did is read inside. Their evaluators are left out: they need torch."""
+"""OSWorld's own clients, unmodified, drive real desktops; what they did is read inside, and judged by their own getters and metrics. Left out are metrics that need torch and the like."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from typing import Any
 import aiohttp
 import psutil
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from PIL import Image, ImageChops
 
 from engine.client import EngineClient
@@ -264,8 +266,8 @@ async def test_browsers_are_refused_and_a_person_goes_first(portal: Portal, serv
     assert await server.desk.shell("ls held 2>/dev/null; true") == ""
 
 
-@pytest.mark.parametrize("way", ["vmrun", "provider"])
-async def test_desktop_env_resets_steps_saves_and_reverts(server: Server, tmp_path: Path, way: str) -> None:
+async def machine(server: Server, tmp_path: Path) -> tuple[str, dict[str, str]]:
+    """The desktop as a machine of `vmrun`, with the snapshot that it is reset to: its name, and the environment of programs that reach it."""
     client = server.desk.client
     name = (await client.get(server.id))["name"]
     programs = tmp_path / "bin"
@@ -278,6 +280,13 @@ async def test_desktop_env_resets_steps_saves_and_reverts(server: Server, tmp_pa
     (programs / "tclone").chmod(0o755)
     await command(variables, "vmrun", "install", str(programs))
     await command(variables, "vmrun", "-T", "ws", "snapshot", f"/branches/{name}", "init_state")
+    return name, variables
+
+
+@pytest.mark.parametrize("way", ["vmrun", "provider"])
+async def test_desktop_env_resets_steps_saves_and_reverts(server: Server, tmp_path: Path, way: str) -> None:
+    client = server.desk.client
+    name, variables = await machine(server, tmp_path)
     snapshots = {one["id"]: one for one in await client.list() if one["label"] == f"init_state: snapshot of {name}"}
     assert [one["osworld"] for one in snapshots.values()] == [None]
 
@@ -298,6 +307,21 @@ async def test_desktop_env_resets_steps_saves_and_reverts(server: Server, tmp_pa
     address = await command(variables, "vmrun", "getGuestIPAddress", f"/branches/{name}", "-wait")
     again = next(one for one in await client.list() if one["label"] == f"machine {name}")
     assert address.strip() == f"127.0.0.1:{again['osworld']}:{again['ports']['9222']}:0:0"
+
+
+async def test_tasks_are_judged_by_osworlds_own_getters_and_metrics(server: Server, tmp_path: Path) -> None:
+    """Files, commands, directories, tabs by the browser's debugging port, the page in front by the accessibility tree, a terminal, the clipboard: wrong before, right after."""
+    name, variables = await machine(server, tmp_path)
+
+    async def letter(_: web.Request) -> web.Response:
+        return web.Response(text="Dear Ben, 3 < 4\nsee you on Friday é\n")
+
+    app = web.Application()
+    app.router.add_get("/letter.txt", letter)
+    async with TestServer(app) as site:
+        told = json.loads(await client_program("osworld_tasks.py", name, str(tmp_path), str(site.make_url("")).rstrip("/"), **variables))
+    assert told["scores"] == {task: [0, 1] for task in ("office", "tabs", "front", "terminal")}
+    assert {path.stem for path in tmp_path.glob("*.png")} == set(told["scores"])
 
 
 async def command(variables: dict[str, str], *words: str) -> str:

@@ -64,6 +64,19 @@ async def test_a_revert_forks_the_snapshot_and_the_path_stays(vmrun: Tclone, eng
     assert (await vmrun("vmrun", "deleteSnapshot", PATH, "init_state")).status == 0 and set(engine.workspaces) == {"ws-2", "ws-6"}
 
 
+async def test_a_revert_that_waits_tells_the_new_address_before_the_old_machine_goes(vmrun: Tclone, engine: FakeEngine, answering: None) -> None:
+    engine.add("desk", desktop=True, osworld=engine.osworld_port, ports={"9222": 45000})
+    assert (await vmrun("vmrun", "snapshot", PATH, "init_state")).status == 0
+    engine.errors["DELETE /v1/workspaces/ws-1"] = (503, "unavailable", "the disk is busy")
+    done = await vmrun("vmrun", "revertToSnapshot", PATH, "init_state", "-wait")
+    assert done.out == f"127.0.0.1:{engine.osworld_port}:45222:0:0\n" and done.status == 9 and "the disk is busy" in done.err
+    # The machine is as it should be: who asks for its address is told.
+    del engine.errors["DELETE /v1/workspaces/ws-1"]
+    assert (await vmrun("vmrun", "getGuestIPAddress", PATH, "-wait")).out == done.out
+    failed = await vmrun("vmrun", "revertToSnapshot", PATH, "absent", "-wait")
+    assert (failed.status, failed.out) == (4, "")
+
+
 async def test_whoever_asks_for_the_address_hears_of_what_failed(vmrun: Tclone, engine: FakeEngine, answering: None) -> None:
     engine.add("desk", desktop=True, osworld=engine.osworld_port)
     assert (await vmrun("vmrun", "revertToSnapshot", PATH, "absent")).status == 4

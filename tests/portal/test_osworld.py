@@ -33,7 +33,7 @@ from portal.rates import Rates
 
 WINDOWS = [
     {"id": 7, "title": "notes - Editor", "program": "mousepad", "x": 1, "y": 2, "width": 300, "height": 200, "active": True, "hidden": False},
-    {"id": 9, "title": "A <page> & \"more\"", "program": "Chromium", "x": 0, "y": 0, "width": 640, "height": 480, "active": False, "hidden": True},
+    {"id": 9, "title": "A <page> & \"more\" - Chromium", "program": "Chromium", "x": 0, "y": 0, "width": 640, "height": 480, "active": False, "hidden": True},
 ]
 
 
@@ -285,6 +285,29 @@ async def test_the_desktop_is_told(session: aiohttp.ClientSession, workspace: Wo
     for path, expected in (("/screen_size", {"width": 1280, "height": 800}), ("/desktop_path", {"desktop_path": f"{workspace.home}/Desktop"})):
         async with session.post(path) as answer:
             assert await answer.json() == expected
+
+
+async def test_chromium_goes_by_the_name_that_tasks_know_it_by(session: aiohttp.ClientSession, workspace: Workspace) -> None:
+    """Tasks bring `Google Chrome` to the front, and evaluators look for its address bar."""
+    for name in ("Google Chrome", "Chromium", "google-chrome"):
+        by_class = name.islower()
+        async with session.post("/setup/activate_window", json={"window_name": name, "by_class": by_class}) as answer:
+            assert answer.status == 200 and workspace.acted.pop() == {"action": "activate", "window": 9}
+    async with session.post("/setup/activate_window", json={"window_name": 'A <page> & "more" - Google Chrome', "strict": True}) as answer:
+        assert answer.status == 200
+    async with session.post("/window_size", data={"app_class_name": "Google-chrome"}) as answer:
+        assert await answer.json() == {"width": 640, "height": 480}
+    wanted = {"command": "true", "verification": {"window_exists": "- Google Chrome"}, "max_wait_time": 0.2}
+    assert (await said(session, "/execute_with_verification", wanted))["verification"][0]["passed"]
+    workspace.nodes += [
+        {"parent": 0, "role": "application", "name": "Chromium", "states": []},
+        {"parent": 1, "role": "frame", "name": "Chromium - a book - Chromium", "states": []},
+        {"parent": 2, "role": "entry", "name": "Chromium", "states": [], "text": "Chromium"},
+    ]
+    async with session.get("/accessibility") as answer:
+        tree = ElementTree.fromstring((await answer.json())["AT"])
+    entry = tree.find("./application[@name='Google Chrome']/frame[@name='Chromium - a book - Google Chrome']/entry[@name='Chromium']")
+    assert entry is not None and entry.text == "Chromium"
 
 
 async def test_lists_and_downloads(session: aiohttp.ClientSession, workspace: Workspace) -> None:
