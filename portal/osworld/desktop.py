@@ -99,7 +99,12 @@ class Desktop:
         return web.json_response({"AT": as_xml(chrome.renamed(await self._tree()))})
 
     async def _terminal(self, _: web.Request) -> web.Response:
-        """What stands in the terminal that has the keyboard, else in one that is shown; null without one."""
+        """What stands in the terminal that has the keyboard, else in one that is shown; null without one.
+
+        DesktopEnv asks for it at each reset, to see whether there is a server: where there is no window nothing need be read.
+        """
+        if not await self._windows():
+            return web.json_response({"output": None, "status": "success"})
         terminals = [node for node in (await self._tree())["nodes"] if node.get("role") == "terminal" and "showing" in node.get("states", ())]
         terminals.sort(key=lambda node: "focused" in node["states"])
         return web.json_response({"output": str(terminals[-1].get("text", "")).strip() if terminals else None, "status": "success"})

@@ -68,6 +68,7 @@ class Workspace:
         self.held = False
         self.nodes: list[dict[str, Any]] = [{"parent": None, "role": "desktop frame", "name": "main", "states": []}]
         self.owner: str | None = None
+        self.listed = WINDOWS
 
     @contextlib.asynccontextmanager
     async def exec(self, ref: str, argv: list[str], user: str) -> AsyncIterator[Session]:
@@ -88,7 +89,7 @@ class Workspace:
         return Screenshot(json.dumps(options).encode(), "image/png", "", (1280, 800), (1280, 800))
 
     async def windows(self, ref: str) -> list[dict[str, Any]]:
-        return WINDOWS
+        return self.listed
 
     async def accessibility(self, ref: str, showing: bool, nodes: int) -> dict[str, Any]:
         assert not showing
@@ -270,6 +271,10 @@ async def test_the_desktop_is_told(session: aiohttp.ClientSession, workspace: Wo
         workspace.nodes.append({"parent": 0, "role": "terminal", "name": "shell & <more>", "states": states, "text": text})
     async with session.get("/terminal") as answer:
         assert await answer.json() == {"output": "$ ls", "status": "success"}
+    workspace.listed = []
+    async with session.get("/terminal") as answer:
+        assert await answer.json() == {"output": None, "status": "success"}
+    workspace.listed = WINDOWS
     async with session.get("/accessibility") as answer:
         tree = ElementTree.fromstring((await answer.json())["AT"])
     assert tree.tag == "desktop-frame" and [(child.tag, child.get("name"), child.text) for child in tree][1] == ("terminal", "shell & <more>", "$ ls\n")
