@@ -13,6 +13,8 @@ from bench.agent_ways import REACHED_SECONDS, Desk, Way, quietly
 from engine.errors import EngineError
 
 _LOOK_SECONDS = 0.1
+# Of one step.
+_MOST_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ async def run(task: Task, way: Way, policy: Policy, branches: int, pictures: Pat
 
 
 async def _steps(task: Task, way: Way, policy: Policy, branches: int, pictures: Path | None) -> bool:
-    step = 0
+    step, tries = 0, 0
     while not policy.over(task, step):
         desks = await way.branch(branches)
         proposed = await policy.propose(task, step, desks)
@@ -96,7 +98,13 @@ async def _steps(task: Task, way: Way, policy: Policy, branches: int, pictures: 
         if pictures is not None:
             await _keep_pictures(pictures / f"{task.name}, {way.name}, step {step + 1}", desks, best)
         if best is None:
-            return False
+            # What an agent does, too: what did not come to pass is tried again from where it stood.
+            tries += 1
+            if tries == _MOST_TRIES:
+                return False
+            await way.drop()
+            continue
+        tries = 0
         done = await desks[best].holds(task.done)
         await way.keep(desks[best], proposed[best])
         step += 1

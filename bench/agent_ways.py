@@ -16,10 +16,12 @@ from engine.errors import EngineError, Internal
 
 _IMAGE, _USER = "webtop-xfce", "user"
 # Of a step; a busy machine has taken longer than 10 s to show a page.
-REACHED_SECONDS = 120.0
+REACHED_SECONDS = 40.0
 # Three browsers that start at once on a busy machine have taken longer than 90 s.
 _SHOWN_SECONDS, _LOOK_SECONDS = 300.0, 0.2
 _SETTLE_MS = 1500
+# A page that is still being loaded takes the keyboard away from what has it.
+_BEGIN_SETTLE_MS = 20_000
 # Of 255, of each of red, green and blue.
 _MOST_OFF = 24
 
@@ -58,7 +60,7 @@ class Desk:
         """Bring it to where the task begins. Raises Internal."""
         if not await self.script(task.setup) or not await self.until(task.shown, _SHOWN_SECONDS):
             raise Internal(f"the task `{task.name}` did not begin in {self.id} within {_SHOWN_SECONDS:g} s")
-        await self.client.screenshot(self.id, width=320, format="jpeg", settle_ms=_SETTLE_MS * 2)
+        await self.client.screenshot(self.id, width=320, format="jpeg", settle_ms=_BEGIN_SETTLE_MS)
 
     async def act(self, actions: Actions) -> bool:
         """Act, and wait until the screen has come to rest. False when an action failed."""
@@ -92,7 +94,7 @@ def shows(picture: bytes, wanted: Pixels) -> bool:
 
 
 class Way(Protocol):
-    """`begin` a task, `branch` from where it stands, `keep` one of the branches and drop the others, `end`."""
+    """`begin` a task, `branch` from where it stands, `keep` one of the branches and drop the others or `drop` all, `end`."""
 
     name: str
     spent: Spent
@@ -102,6 +104,8 @@ class Way(Protocol):
     async def branch(self, count: int) -> list[Desk]: ...
 
     async def keep(self, winner: Desk, actions: Actions) -> None: ...
+
+    async def drop(self) -> None: ...
 
     async def end(self) -> None: ...
 
@@ -168,6 +172,10 @@ class Forking(_Own):
         self._current = winner
         await self._discard(keep=winner.id)
 
+    async def drop(self) -> None:
+        assert self._current is not None
+        await self._discard(keep=self._current.id)
+
 
 class Replaying(_Own):
     """A fresh container for each try, in which the task is set up and all steps up to here are done again."""
@@ -208,6 +216,9 @@ class Replaying(_Own):
         assert self._task is not None
         self._done.append((actions, self._task.steps[self._step].reached))
         self._step += 1
+        await self._discard()
+
+    async def drop(self) -> None:
         await self._discard()
 
 

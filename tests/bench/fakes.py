@@ -55,6 +55,7 @@ class FakeWay:
         self.spent = Spent()
         self.kept: list[Actions] = []
         self.ended = 0
+        self.dropped = 0
         self._fails = fails
 
     async def begin(self, task: Task) -> None:
@@ -70,6 +71,9 @@ class FakeWay:
         assert isinstance(winner, FakeDesk)
         self._current = winner
         self.kept.append(actions)
+
+    async def drop(self) -> None:
+        self.dropped += 1
 
     async def end(self) -> None:
         self.ended += 1

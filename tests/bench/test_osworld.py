@@ -10,8 +10,8 @@ from PIL import Image
 
 from bench import osworld
 from bench.agent_loop import Outcome, Scripted, run
-from bench.agent_tasks import COLOURS, GROUPS, TASKS, Pixels, choose
-from bench.agent_ways import shows
+from bench.agent_tasks import COLOURS, GROUPS, TASKS, Pixels, Task, choose
+from bench.agent_ways import Desk, shows
 from engine.desktop.actions import Batch
 from tests.bench.fakes import PICTURE, FakeDesk, FakeWay
 
@@ -38,6 +38,24 @@ async def test_the_script_finds_its_way_whichever_branch_is_right(branches: int)
         assert proposed.count(task.steps[0].right) == 1
         places.add(proposed.index(task.steps[0].right))
     assert len(places) > 1
+
+
+class Unsure(Scripted):
+    """Its judge finds nothing good so many times."""
+
+    def __init__(self, times: int) -> None:
+        self._times = times
+
+    async def judge(self, task: Task, step: int, desks: list[Desk]) -> int | None:
+        self._times -= 1
+        return None if self._times >= 0 else await super().judge(task, step, desks)
+
+
+@pytest.mark.parametrize(("times", "done", "dropped"), [(2, True, 2), (3, False, 2)])
+async def test_a_step_in_which_no_branch_got_there_is_tried_again(times: int, done: bool, dropped: int) -> None:
+    way = FakeWay()
+    outcome = await run(TASKS[0], way, Unsure(times), 2)
+    assert (outcome.done, way.dropped, way.ended, outcome.error) == (done, dropped, 1, None)
 
 
 async def test_what_goes_wrong_is_told_and_nothing_is_left() -> None:
