@@ -144,11 +144,12 @@ def _configurable(place: Place) -> list[str]:
     return words
 
 
-RELAY = Contender("relay", _ours("uvloop"))
+RELAY = Contender("relay", _ours("native"))
 MESSAGE = Contender("aiohttp", _message("asyncio"))
 HAPROXY = Contender("haproxy", _haproxy)
 CONTENDERS = (
     RELAY,
+    Contender("relay-uvloop", _ours("uvloop")),
     Contender("relay-asyncio", _ours("asyncio")),
     HAPROXY,
     Contender("nginx", _nginx),

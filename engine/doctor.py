@@ -193,6 +193,8 @@ def _pool(config: Config) -> Check:
 def _native(config: Config) -> Check:
     missing = [name for name in ("tclone-init", "tclone-restore", "tclone-livefork") if not os.access(config.libexec / name, os.X_OK)]
     detail = f"missing in {config.libexec}: {', '.join(missing)}" if missing else str(config.libexec)
+    if not missing and not (config.libexec / "libtclone-relay.so").exists():
+        detail += "; without libtclone-relay.so, which needs the package libssl-dev, streams take more processor time"
     return Check("native programs", not missing, detail, _unless(not missing, "build them: make -C native"))
 
 

@@ -3,6 +3,7 @@
  * parser has to be made public for this.
  */
 #include "targets.h"
+#include "relay.h"
 
 #include "cgroups.h"
 #include "control.h"
@@ -330,7 +331,7 @@ const struct target targets[] = {
     { "signalfd", run_signalfd, 0 }, { "timerfd", run_timerfd, 0 }, { "pidfd", run_pidfd, 0 },
     { "inotify", run_inotify, 0 }, { "fanotify", run_fanotify, 0 }, { "waits", run_waits, 0 },
     { "sessions", run_sessions, 0 }, { "raw", run_raw, 4000 }, { "multicast", run_multicast, 0 },
-    { "control", run_control, 0 }, { "json", run_json, 0 },
+    { "control", run_control, 0 }, { "json", run_json, 0 }, { "frames", run_frames, 0 }, { "relay", run_relay, 0 },
     { 0 },
 };
 

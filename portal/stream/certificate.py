@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 _log = logging.getLogger(__name__)
@@ -13,12 +14,13 @@ _LOOK_SECONDS = 5.0
 
 
 class Certificate:
-    """`context` is what connections are made with; those that are open keep what they began with."""
+    """`context` is what connections are made with; those that are open keep what they began with. `on_change` is called when it has new files."""
 
     def __init__(self, chain: Path, key: Path, look_seconds: float = _LOOK_SECONDS) -> None:
         """Raises OSError (ssl.SSLError is one)."""
-        self._chain = chain
-        self._key = key
+        self.chain = chain
+        self.key = key
+        self.on_change: Callable[[], None] = lambda: None
         self._look_seconds = look_seconds
         self._seen = self._stamp()
         self.context = _context()
@@ -34,15 +36,16 @@ class Certificate:
             self._seen = stamp
             try:
                 # Into a context of its own first: a half-loaded pair in the real one would break every handshake.
-                await asyncio.to_thread(_context().load_cert_chain, self._chain, self._key)
-                self.context.load_cert_chain(self._chain, self._key)
-                _log.info("the certificate %s was read again", self._chain)
+                await asyncio.to_thread(_context().load_cert_chain, self.chain, self.key)
+                self.context.load_cert_chain(self.chain, self.key)
+                self.on_change()
+                _log.info("the certificate %s was read again", self.chain)
             except OSError as exc:
-                _log.error("the certificate %s with key %s cannot be used, the old one stays: %s", self._chain, self._key, exc)
+                _log.error("the certificate %s with key %s cannot be used, the old one stays: %s", self.chain, self.key, exc)
 
     def _stamp(self) -> tuple[object, ...]:
         found: list[object] = []
-        for path in (self._chain, self._key):
+        for path in (self.chain, self.key):
             try:
                 status = path.stat()
                 found.append((status.st_ino, status.st_mtime_ns, status.st_size))

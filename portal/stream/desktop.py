@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -17,6 +18,7 @@ from portal import logs
 from portal.stream import pages, viewer, viewer_api
 from portal.stream.control import Control, Desk
 from portal.stream.errors import BadRequest, Denied, NoSession, NotFound, NotReady, StreamError, Unavailable
+from portal.stream.front import Link, NativeRelay
 from portal.stream.headers import cookie_value, desktop_policy, desktop_response_headers, request_headers
 from portal.stream.pace import Pace
 from portal.stream.proxy import Target, check_target, forward, upgrade, wants_upgrade
@@ -59,13 +61,16 @@ class Desktops:
         workspaces: Workspaces,
         registry: Registry,
         pace: Pace,
+        link: Callable[[object], Link | None],
     ) -> None:
+        """`link` finds the connection of a request's protocol, where the native relay carries it."""
         self._client = client
         self._control = control
         self._engine = engine
         self._workspaces = workspaces
         self._registry = registry
         self._pace = pace
+        self._link = link
 
     async def serve(self, request: web.BaseRequest, route: Route, peer: str) -> web.StreamResponse:
         """Answer one request. Refusals are answers here, so that each carries the framing rules."""
@@ -115,6 +120,7 @@ class Desktops:
             headers,
             lambda answer: desktop_response_headers(answer, route.portal_origin),
             (lambda page, answer: viewer.added(page, answer, route.portal_origin)) if path == "/" else None,
+            self._link(request.protocol),
         )
         if upgrading:
             if path not in viewer_api.WEBSOCKET_PATHS:
@@ -214,7 +220,7 @@ class Desktops:
         token = await self._token(route.workspace, desk.role)
         offered = _token_protocols(target.headers, token)
 
-        def admit(relay: Relay) -> None:
+        def admit(relay: Relay | NativeRelay) -> None:
             if not self._control.still_good(cookie, route.workspace):
                 raise NoSession("the session has ended; log in again")
             self._present(route.workspace)

@@ -13,6 +13,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from portal.stream.errors import BadRequest, BadUpstream, Unavailable, UpstreamTimeout
+from portal.stream.front import Link, NativeRelay
 from portal.stream.headers import connection_tokens
 from portal.stream.relay import Relay
 from portal.stream.tuning import socket_of, tune_viewer
@@ -35,6 +36,8 @@ class Target:
     clean: Callable[[CIMultiDict[str]], CIMultiDict[str]]
     # Makes another page of a whole HTML page, and may change the answer's headers; None passes everything as it comes.
     change: Callable[[bytes, CIMultiDict[str]], bytes] | None = None
+    # The request's connection, where the native relay carries it.
+    link: Link | None = None
 
     def url(self, raw_target: str) -> URL:
         """The request target, byte for byte as the client sent it."""
@@ -146,7 +149,7 @@ async def _answer(request: web.BaseRequest, upstream: aiohttp.ClientResponse, ta
             async for chunk in upstream.content.iter_any():
                 await response.write(chunk)
     except (aiohttp.ClientError, TimeoutError):
-        cut(request)
+        cut(request, target.link)
         return response
     await response.write_eof()
     return response
@@ -165,13 +168,17 @@ async def _beginning(upstream: aiohttp.ClientResponse) -> tuple[bytes, bool]:
     return bytes(read), True
 
 
-def cut(request: web.BaseRequest) -> None:
+def cut(request: web.BaseRequest, link: Link | None) -> None:
     """Drop the client's connection without a proper end of the response."""
+    if link is not None:
+        link.abort()
     if request.transport is not None:
         request.transport.abort()
 
 
-async def upgrade(request: web.BaseRequest, target: Target, admit: Callable[[Relay], None], offered: bool = True) -> web.StreamResponse:
+async def upgrade(
+    request: web.BaseRequest, target: Target, admit: Callable[[Relay | NativeRelay], None], offered: bool = True
+) -> web.StreamResponse:
     """Ask upstream for the WebSocket; on 101 relay bytes until the end, on anything else pass the HTTP answer on.
 
     `admit` is called with the relay before a byte flows; it may raise. `offered`: whether the client offered subprotocols; if not, none
@@ -207,11 +214,21 @@ def _switching(upstream: aiohttp.ClientResponse, target: Target, offered: bool) 
     return ("\r\n".join(lines) + "\r\n\r\n").encode("utf-8", "surrogateescape")
 
 
+def _begin(relay: Relay, client: asyncio.Transport, upstream: asyncio.Transport, head: bytes, early_client: bytes, early_upstream: bytes) -> None:
+    sock = socket_of(client)
+    if sock is not None:
+        tune_viewer(sock)
+    client.write(head)
+    relay.attach(relay.client, client, early_client)
+    relay.attach(relay.upstream, upstream, early_upstream)
+    relay.start()
+
+
 async def _relay(
     request: web.BaseRequest,
     upstream: aiohttp.ClientResponse,
     target: Target,
-    admit: Callable[[Relay], None],
+    admit: Callable[[Relay | NativeRelay], None],
     offered: bool,
 ) -> web.StreamResponse:
     connection = upstream.connection
@@ -222,19 +239,17 @@ async def _relay(
     client = request.transport
     if client is None or client.is_closing():
         raise asyncio.CancelledError
-    sock = socket_of(client)
-    if sock is not None:
-        tune_viewer(sock)
-    relay = Relay(websocket=True)
+    relay = Relay(websocket=True) if target.link is None else target.link.new_relay()
     admit(relay)
     # aiohttp keeps bytes that came right behind a handshake; there is no public way to them on either side.
     early_client = request.protocol._message_tail
     early_upstream = connection.protocol._tail
-    client.write(_switching(upstream, target, offered))
-    relay.attach(relay.client, client, early_client)
-    relay.attach(relay.upstream, connection.transport, early_upstream)
-    relay.start()
+    head = _switching(upstream, target, offered)
     try:
+        if isinstance(relay, Relay):
+            _begin(relay, client, connection.transport, head, early_client, early_upstream)
+        elif target.link is not None:
+            target.link.switch(client, connection.transport, head, early_upstream, early_client)
         await relay.done
     except asyncio.CancelledError:
         relay.abort()

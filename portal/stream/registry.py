@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from portal.stream.frames import POLICY
+from portal.stream.front import NativeRelay
 from portal.stream.relay import Relay
 
 _SWEEP_SECONDS = 5.0
@@ -18,7 +19,7 @@ _SWEEP_SECONDS = 5.0
 class OpenRelay:
     """A relay and whose it is. `expires`: unix seconds after which the session's right to it is over; 0 for never."""
 
-    relay: Relay
+    relay: Relay | NativeRelay
     session: str = ""
     workspace: str = ""
     expires: float = 0.0
@@ -118,7 +119,7 @@ class Registry:
         """Figures for the health endpoint; `buffered` is bytes."""
         return {
             "relays": len(self._relays),
-            "websockets": sum(entry.relay.upstream.tracker is not None for entry in self._relays),
+            "websockets": sum(entry.relay.websocket for entry in self._relays),
             "sessions": len({entry.session for entry in self._relays if entry.session}),
             "connections": len(self._connections),
             "buffered": sum(entry.relay.buffered for entry in self._relays),

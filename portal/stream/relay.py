@@ -1,4 +1,4 @@
-"""Bytes of an upgraded connection to its upstream and back, with bounded buffers and real backpressure.
+"""Bytes of an upgraded connection to its upstream and back, with bounded buffers and real backpressure: where there is no native relay (`front.py`).
 
 `engine.network.relay` is its plain sister for published ports. This one counts what TLS buffers below it into the bound, keeps both
 sides still until both are there, and knows WebSocket frames, so that a viewer is told why its stream ends.
@@ -7,6 +7,8 @@ sides still until both are there, and knows WebSocket frames, so that a viewer i
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 
 from portal.stream.frames import FrameTracker, close_frame
 from portal.stream.tuning import CHUNK, HIGH_WATER
@@ -16,7 +18,7 @@ _SCRATCH_VIEW = memoryview(bytearray(CHUNK))
 
 # How long a closing relay waits for its peers to take what is buffered and to close their side, in seconds. A revoked session has to
 # be gone within one second, so this stays below it.
-_LINGER_SECONDS = 0.7
+LINGER_SECONDS = 0.7
 # How long what is buffered for a browser may take to flush once the desktop's side is gone, in seconds.
 _FLUSH_SECONDS = 30.0
 
@@ -161,9 +163,31 @@ class Relay:
                 side.transport.resume_reading()
 
     @property
+    def websocket(self) -> bool:
+        """Whether frames are followed."""
+        return self.upstream.tracker is not None
+
+    @property
+    def from_client(self) -> int:
+        """Bytes that the browser sent."""
+        return self.client.received
+
+    @property
+    def from_upstream(self) -> int:
+        """Bytes that the workspace or control sent."""
+        return self.upstream.received
+
+    @property
     def carried(self) -> int:
         """Bytes that came from both sides."""
         return self.client.received + self.upstream.received
+
+    def sockets(self) -> list[socket.socket]:
+        """The client's and upstream's connection, to look at their options; the caller closes these copies."""
+        return [
+            socket.socket(fileno=os.dup(side.transport.get_extra_info("socket").fileno()))
+            for side in (self.client, self.upstream) if side.transport is not None
+        ]  # fmt: skip
 
     @property
     def buffered(self) -> int:
@@ -177,7 +201,7 @@ class Relay:
         if self.closing or self.done.done():
             return
         self.closing = True
-        self._timer_at(_LINGER_SECONDS)
+        self._timer_at(LINGER_SECONDS)
         tracker = self.upstream.tracker
         if tracker is None:
             for side in (self.client, self.upstream):

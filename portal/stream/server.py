@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import socket
-import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,10 +22,12 @@ from portal import logs
 from portal.hosts import portal_origin, stream_of
 from portal.quiet import quiet
 from portal.stream import pages
+from portal.stream.certificate import Certificate
 from portal.stream.control import Control
 from portal.stream.desktop import Desktops
 from portal.stream.errors import Denied, StreamError, WrongHost
 from portal.stream.frames import GOING_AWAY, RESTART
+from portal.stream.front import Front, Link, NativeError
 from portal.stream.headers import request_headers, response_headers
 from portal.stream.pace import Pace
 from portal.stream.peers import FrontProxies
@@ -54,19 +55,20 @@ _CONNECTIONS = 8000
 @dataclass(frozen=True)
 class Settings:
     """What one worker needs. `run` is the portal's run directory, `pace` is shared by all workers, `name` tells them apart; `published`:
-    whether this one serves the published ports (one worker does)."""
+    whether this one serves the published ports (one worker does). `library`: the native relay's; without it, or where it cannot be used, asyncio relays."""
 
     run: Path
     pace: Pace
     name: str = "stream"
     published: bool = True
     front_proxies: FrontProxies = field(default_factory=FrontProxies)
+    library: Path | None = None
 
 
 class _Server(web.Server):
     """aiohttp's connection manager, telling the registry of connections that are gone and refusing those beyond the limit."""
 
-    def __init__(self, handler: Any, registry: Registry) -> None:
+    def __init__(self, handler: Any, registry: Registry, lost: Callable[[RequestHandler], None]) -> None:
         super().__init__(
             handler,
             handler_cancellation=True,
@@ -81,6 +83,7 @@ class _Server(web.Server):
             logger=_log,
         )
         self._registry = registry
+        self._lost = lost
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
@@ -93,6 +96,7 @@ class _Server(web.Server):
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         self._registry.drop_connection(handler)
+        self._lost(handler)
         super().connection_lost(handler, exc)
 
 
@@ -106,6 +110,7 @@ class StreamServer:
         self._descriptors = descriptors(lambda: self.ports.engine_lost())
         self._started = time.time()
         self._servers: list[asyncio.Server] = []
+        self._front: Front | None = None
         self._draining = False
         self.registry = Registry(lambda opened: self.control.report(opened))
         self.ports = PublishedPorts(self._descriptors)
@@ -121,9 +126,9 @@ class StreamServer:
         self._control_client = control_client(self._settings.run / "control.sock")
         self._desktop_client = desktop_client(self._descriptors)
         self.desktops = Desktops(
-            self._desktop_client, self.control, self._engine, self.workspaces, self.registry, self._settings.pace
+            self._desktop_client, self.control, self._engine, self.workspaces, self.registry, self._settings.pace, self._link
         )
-        self._http = _Server(self._handle, self.registry)
+        self._http = _Server(self._handle, self.registry, self._lost)
         self.registry.start()
         await self.control.start()
         self.workspaces.start()
@@ -131,8 +136,24 @@ class StreamServer:
             self.ports.start()
         await self._open_health()
 
-    async def listen(self, sockets: list[socket.socket], tls: ssl.SSLContext | None) -> None:
-        """Serve on listening sockets. Without `tls` plain HTTP: for measuring what TLS costs."""
+    def _link(self, protocol: object) -> Link | None:
+        return self._front.link(protocol) if self._front is not None else None
+
+    def _lost(self, protocol: RequestHandler) -> None:
+        if self._front is not None:
+            self._front.forget(protocol)
+
+    async def listen(self, sockets: list[socket.socket], certificate: Certificate | None) -> None:
+        """Serve on listening sockets. Without `certificate` plain HTTP: for measuring what TLS costs."""
+        if self._settings.library is not None:
+            try:
+                self._front = Front(self._settings.library, _CONNECTIONS, self._http, _HANDSHAKE_SECONDS)
+            except NativeError as error:
+                _log.warning("asyncio relays, which takes more processor time: %s", error)
+        if self._front is not None:
+            self._front.listen(sockets, certificate)
+            return
+        tls = certificate.context if certificate is not None else None
         loop = asyncio.get_running_loop()
         patience = {"ssl_handshake_timeout": _HANDSHAKE_SECONDS, "ssl_shutdown_timeout": 1.0} if tls is not None else {}
         for sock in sockets:
@@ -150,10 +171,14 @@ class StreamServer:
         self._draining = True
         for server in self._servers:
             server.close()
+        if self._front is not None:
+            self._front.stop_listening()
         self._http.pre_shutdown()
         await self.ports.stop()
         await self.registry.drain(RESTART, "the portal restarts", _RELAY_DRAIN_SECONDS)
-        await self._http.shutdown(timeout=DRAIN_SECONDS - _RELAY_DRAIN_SECONDS - 1.0)
+        await self._http.shutdown(timeout=DRAIN_SECONDS - _RELAY_DRAIN_SECONDS - 1.5)
+        if self._front is not None:
+            await self._front.close()
         await self.workspaces.stop()
         await self.control.stop()
         await self.registry.stop()
@@ -222,8 +247,7 @@ class StreamServer:
                 return web.Response(status=302, headers={"Location": f"{portal_origin(hosts[0])}/w/{streamed}"})
             if route is None:
                 raise WrongHost("this server has no such host")
-            peer = (request.transport.get_extra_info("peername") if request.transport is not None else None) or ("",)
-            address = self._settings.front_proxies.address(str(peer[0]), request.headers)
+            address = self._settings.front_proxies.address(self._peer(request), request.headers)
             logs.note(route=route.kind)
             if route.kind == "desktop":
                 logs.note(workspace=route.workspace)
@@ -235,6 +259,14 @@ class StreamServer:
                 response.force_close()
             return response
 
+    def _peer(self, request: web.BaseRequest) -> str:
+        """The address that the connection came from."""
+        link = self._link(request.protocol)
+        if link is not None:
+            return link.peer
+        name = request.transport.get_extra_info("peername") if request.transport is not None else None
+        return str(name[0]) if name else ""
+
     async def _to_control(self, request: web.BaseRequest, route: Route, peer: str, identity: str) -> web.StreamResponse:
         check_target(request)
         own = pages.own_file(request.raw_path)
@@ -242,7 +274,7 @@ class StreamServer:
             return own
         headers = request_headers(CIMultiDict(request.headers), request.host, peer, desktop=False)
         headers[logs.ID_HEADER] = identity
-        target = Target(self._control_client, "http://control", headers, response_headers)
+        target = Target(self._control_client, "http://control", headers, response_headers, link=self._link(request.protocol))
         if not wants_upgrade(request):
             return await forward(request, target)
         origin = request.headers.get("Origin")

@@ -50,7 +50,7 @@ _ROUNDS = 3
 @pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_the_relay_costs_much_less_than_a_message_level_proxy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The gate against a relay that has become dear: measured at 0.57 (0.63 with TLS, where both encrypt the same bytes), with a tenth for noise
+    """The gate against a relay that has become dear: measured at 0.46 (0.48 with TLS, where both encrypt the same bytes), with a tenth for noise
     and other processors."""
     best = {"plain": 1.0, "tls": 1.0}
     rest: list[str] = []
@@ -66,7 +66,7 @@ def test_the_relay_costs_much_less_than_a_message_level_proxy(tmp_path: Path, ca
             assert report["churn"]["after"]["descriptors"] <= report["churn"]["before"]["descriptors"] + 2
             assert len(report["stalled"]) == 1
         rest = ["--skip", "stalled", "--skip", "churn"]
-        if best["plain"] <= 0.7 and best["tls"] <= 0.8:
+        if best["plain"] <= 0.56 and best["tls"] <= 0.58:
             return
     pytest.fail(f"the relay costs {best} of what the proxy does")
 

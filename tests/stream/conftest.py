@@ -10,8 +10,10 @@ import pytest
 import pytest_asyncio
 import uvloop
 
+from engine.config import Config
 from portal.certificates import ensure
 from portal.places import Places
+from portal.stream.native import LIBRARY
 from tests.stream.world import World, config_for
 
 
@@ -23,9 +25,17 @@ def tls_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return places.tls
 
 
+class NativeLoop(uvloop.Loop):
+    """The loop of worlds whose bytes the native relay carries."""
+
+    relay_library = Config.from_environment().libexec / LIBRARY
+
+
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Everything runs on both loops: their transports differ in just what a relay depends on."""
-    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    """Everything runs on both loops, whose transports differ in just what a relay depends on, and with the native relay."""
+    if item.path.name == "test_native.py":
+        return {"native": NativeLoop}
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop, "native": NativeLoop}
 
 
 @pytest_asyncio.fixture

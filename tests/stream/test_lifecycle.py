@@ -143,7 +143,7 @@ async def test_a_discarded_workspace_says_goodbye_between_two_frames(world: Worl
 
     await world.raw_websocket(half)
     client = await world.websocket()
-    await world.until(lambda: next(iter(world.server.registry._relays)).relay.upstream.received)
+    await world.until(lambda: next(iter(world.server.registry._relays)).relay.from_upstream)
     world.engine.remove("ws-1")
     assert await client.frame() == (2, b"x" * 40)
     opcode, payload = await client.frame()

@@ -141,8 +141,7 @@ async def test_liveness_is_tcps_own(world: World) -> None:
     await world.raw_websocket(echo)
     await world.websocket()
     (entry,) = world.server.registry._relays
-    viewer = entry.relay.client.transport.get_extra_info("socket")
-    desktop = entry.relay.upstream.transport.get_extra_info("socket")
+    viewer, desktop = entry.relay.sockets()
     for sock in (viewer, desktop):
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
@@ -150,6 +149,8 @@ async def test_liveness_is_tcps_own(world: World) -> None:
     assert viewer.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
     # The kernel doubles what was asked, for its own bookkeeping.
     assert desktop.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) <= 256 * 1024
+    viewer.close()
+    desktop.close()
 
 
 async def test_a_close_frame_in_the_pipe_arrives_before_the_end(world: World) -> None:
@@ -244,19 +245,19 @@ async def test_a_stalled_viewer_costs_a_bounded_buffer_and_stalls_nobody_else(wo
     before, steady = -1, 0
     async with asyncio.timeout(PATIENCE):
         while steady < 5:
-            steady = steady + 1 if entry.relay.upstream.received == before else 0
-            before = entry.relay.upstream.received
+            steady = steady + 1 if entry.relay.from_upstream == before else 0
+            before = entry.relay.from_upstream
             await asyncio.sleep(0.05)
     assert 0 < entry.relay.buffered <= BUFFERED_LIMIT
     assert world.server.health()["buffered"] <= BUFFERED_LIMIT
     # The test's own client and the kernel hold some of it, the proxy no more than its bound.
-    assert entry.relay.upstream.received < 12 << 20
+    assert entry.relay.from_upstream < 12 << 20
     for _ in range(50):
         await other.send(frame(5))
         assert await asyncio.wait_for(other.frame(), 1) == (2, b"xxxxx")
     stalled.writer.transport.resume_reading()
     await asyncio.wait_for(stalled.reader.readexactly(8 << 20), PATIENCE)
-    assert entry.relay.upstream.received > before
+    assert entry.relay.from_upstream > before
 
 
 async def test_a_stalled_desktop_stops_the_viewer_from_sending(world: World) -> None:

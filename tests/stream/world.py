@@ -315,7 +315,7 @@ class World:
         self.engine = FakeEngine()
         self.descriptors = FakeDescriptors()
         self.on_engine_lost: Callable[[], None] = lambda: None
-        self.tls = Certificate(tls / "leaf.pem", tls / "leaf.key").context
+        self.tls = Certificate(tls / "leaf.pem", tls / "leaf.key")
         self.trust = ssl.create_default_context(cafile=str(tls / "ca.pem"))
         self.port = 0
         # Viewers of one workspace are spaced out; most tests do not wait for that.
@@ -345,7 +345,8 @@ class World:
             self.on_engine_lost = on_lost
             return self.descriptors
 
-        return StreamServer(Settings(self.run, self.pace), self.engine, descriptors)
+        library = getattr(asyncio.get_running_loop(), "relay_library", None)
+        return StreamServer(Settings(self.run, self.pace, library=library), self.engine, descriptors)
 
     async def stop(self) -> None:
         for client in self._clients:
