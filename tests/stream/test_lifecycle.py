@@ -13,7 +13,7 @@ from aiohttp import web
 from portal.stream.frames import GOING_AWAY, POLICY, RESTART
 from tests.stream.test_frames import frame
 from tests.stream.test_upgrade import echo, flood
-from tests.stream.world import World
+from tests.stream.world import PATIENCE, World
 
 
 def reason(payload: bytes) -> tuple[int, str]:
@@ -78,10 +78,11 @@ async def test_an_answer_on_its_way_while_the_session_ends_is_not_believed(world
 
 
 async def test_a_session_that_ends_during_the_handshake_gets_no_stream(world: World) -> None:
-    proceed = asyncio.Event()
+    asked, proceed = asyncio.Event(), asyncio.Event()
 
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
+        asked.set()
         await proceed.wait()
         writer.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
         await reader.read()
@@ -89,7 +90,7 @@ async def test_a_session_that_ends_during_the_handshake_gets_no_stream(world: Wo
     await world.raw_server(slow)
     client = await world.connect()
     await client.send(world.upgrade_bytes())
-    await asyncio.sleep(0.1)
+    await asyncio.wait_for(asked.wait(), PATIENCE)
     await world.control.end_session("alice")
     proceed.set()
     assert await client.ended(2)
