@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -11,9 +12,10 @@ from aiohttp import web
 from engine.api_changes import explained_comparison, view_of
 from engine.api_files import SPARE_BYTES, FileRoutes
 from engine.errors import BadRequest, Conflict, LimitReached, NoSpace, Unavailable
+from engine.files import shown
 from engine.manager import Manager
 from engine.promotion import MOST_PATHS, Promotion, parted_at
-from engine.query import check_path
+from engine.query import LONGEST_PATH
 from engine.workspace import Workspace
 
 _AT_ONCE = 4
@@ -105,7 +107,13 @@ def _wanted(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _clean(path: str) -> bytes:
-    found = check_path(unquote_to_bytes(path))
-    if any(part in (b".", b"..", b"") for part in found.split(b"/")[1:]) and found != b"/":
-        raise BadRequest("paths must have no empty, `.` or `..` part", "paths")
-    return found
+    """An absolute path as bytes, without empty and `..` parts. Raises BadRequest, Conflict for what no file can be called."""
+    try:
+        found = unquote_to_bytes(path)
+    except UnicodeEncodeError:
+        raise BadRequest("paths: half of a surrogate pair is no character", "paths") from None
+    if not found.startswith(b"/"):
+        raise BadRequest("paths must be absolute paths in the workspace", "paths")
+    if b"\0" in found or len(found) > LONGEST_PATH:
+        raise Conflict(f"there is no {shown(found)}: a path has no NUL, and at most {LONGEST_PATH} bytes")
+    return b"/" + posixpath.normpath(found).lstrip(b"/")

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from engine.errors import BadRequest
 
-_LONGEST_PATH = 4095
+LONGEST_PATH = 4095
 
 
 def fields(request: web.Request) -> dict[str, bytes]:
@@ -32,8 +32,8 @@ def check_path(path: bytes) -> bytes:
     """An absolute path, without a slash at its end. Raises BadRequest."""
     if not path.startswith(b"/") or b"\0" in path:
         raise BadRequest("path must be an absolute path in the workspace, without NUL")
-    if len(path) > _LONGEST_PATH:
-        raise BadRequest(f"path has {len(path)} bytes; at most {_LONGEST_PATH} are allowed")
+    if len(path) > LONGEST_PATH:
+        raise BadRequest(f"path has {len(path)} bytes; at most {LONGEST_PATH} are allowed")
     return path.rstrip(b"/") or b"/"
 
 

@@ -9,7 +9,7 @@ from portal.errors import Malformed
 
 # What the engine takes for a path inside a workspace, and for the other side of a comparison.
 _ABSOLUTE = {"type": "string", "pattern": "^/[^\\x00]*$", "maxLength": 4095}
-_BASE = {"type": "string", "pattern": "^-*[0-9A-Za-z][0-9A-Za-z-]*$", "maxLength": 60, "default": "parent"}
+_BASE = {"type": "string", "pattern": "^(parent|image|ws-[0-9]{1,18})$", "default": "parent"}
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import Annotated
 import pydantic
 from aiohttp import hdrs, web
 
+from engine.errors import Conflict
 from engine.query import base_of, path_of
 from portal import audit
 from portal.bodies import Body
-from portal.errors import Malformed
 from portal.feed import Feed
 from portal.inside import Inside
 from portal.parameters import BASE, PATH
@@ -87,5 +87,5 @@ class Changes:
             return into
         parent = (self._feed.workspace(workspace) or {}).get("parent")
         if not isinstance(parent, str):
-            raise Malformed(f"{workspace} has no parent; name the workspace that its files go to", field="into")
+            raise Conflict(f"{workspace} has no parent; name the workspace that its files go to", field="into")
         return parent

@@ -260,7 +260,7 @@ async def test_promotion(client: Client, engine: FakeEngine, portal: Portal) -> 
     assert engine.inside.promoted[-1] == ("ws-2", {"into": "ws-1", "paths": ["/x"], "force": True, "dry_run": False})
     for body in ({}, {"paths": []}, {"paths": ["x"]}, {"paths": ["/x"], "into": "desk"}, {"paths": ["/x"], "force": 1}):
         assert (await client.request("POST", address, body)).status == 400, body
-    assert (await client.request("POST", "/api/v1/workspaces/ws-1/promote", {"paths": ["/x"]})).status == 400, "it has no parent"
+    assert (await client.request("POST", "/api/v1/workspaces/ws-1/promote", {"paths": ["/x"]})).status == 409, "it has no parent"
     # While a person has control of the one that they go to, programs wait.
     agent = await program(portal, client, "read", "control")
     await client.request("POST", "/api/v1/workspaces/ws-1/lease", {})

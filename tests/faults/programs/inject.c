@@ -43,6 +43,8 @@ static int tracee_count;
 static long counted, wanted;
 static int wanted_errno;    /* 0 = kill, or nothing */
 static bool counts_worker;      /* and nothing else */
+static pid_t command;           /* what is run */
+static int command_status = -1; /* how it ended, when that was told while all were let go */
 static pid_t worker;        /* the first child of the command; 0 = it has none yet */
 static long wanted_number = -1;     /* -1 = any system call */
 static const char *report_path;
@@ -100,26 +102,48 @@ static void note_child(pid_t tid, int event)
     }
 }
 
+/* Let go of one of which `waitpid` has told this. */
+static void let_go_of(pid_t tid, int status)
+{
+    if (!WIFSTOPPED(status)) {
+        if (tid == command)
+            command_status = status;
+        forget(tracee_of(tid));
+        return;
+    }
+    note_child(tid, status >> 16);
+    ptrace(PTRACE_DETACH, tid, 0, WSTOPSIG(status) != SYSCALL_STOP && !(status >> 16) ? WSTOPSIG(status) : 0);
+    forget(tracee_of(tid));
+}
+
 /* Returns whether the tracee has been let go or has ended; it may not have stopped yet. */
 static bool let_go(struct tracee *tracee)
 {
-    int status, signal = 0;
+    int status;
     pid_t tid = tracee->tid;
-    if (!tracee->stopped) {
-        pid_t got = waitpid(tid, &status, __WALL | WNOHANG);
-        if (got == 0)
-            return false;
-        if (got < 0 || !WIFSTOPPED(status)) {
-            forget(tracee);
-            return true;
-        }
-        if (WSTOPSIG(status) != SYSCALL_STOP && !(status >> 16))
-            signal = WSTOPSIG(status);
-        note_child(tid, status >> 16);
-        tracee = tracee_of(tid);
+    if (tracee->stopped) {
+        ptrace(PTRACE_DETACH, tid, 0, 0);
+        forget(tracee);
+        return true;
     }
-    ptrace(PTRACE_DETACH, tid, 0, signal);
-    forget(tracee);
+    pid_t got = waitpid(tid, &status, __WALL | WNOHANG);
+    if (got == 0)
+        return false;
+    if (got < 0)
+        forget(tracee);
+    else
+        let_go_of(tid, status);
+    return true;
+}
+
+/* A thread whose maker was killed before it could tell of it is nobody's here, and keeps its process from ending until it is waited for. */
+static bool let_go_of_anything(void)
+{
+    int status;
+    pid_t tid = waitpid(-1, &status, __WALL | WNOHANG);
+    if (tid <= 0)
+        return false;
+    let_go_of(tid, status);
     return true;
 }
 
@@ -136,7 +160,7 @@ static void let_all_go(void)
         bool any = false;
         for (int i = tracee_count - 1; i >= 0; i--)
             any |= i < tracee_count && let_go(&tracees[i]);
-        if (!any)
+        if (!any && !let_go_of_anything())
             usleep(100);
     }
 }
@@ -181,7 +205,7 @@ static void kill_process(struct tracee *tracee, pid_t victim)
 }
 
 /* Returns true when the call was the wanted one and everything has been let go. */
-static bool at_syscall(struct tracee *tracee, pid_t command)
+static bool at_syscall(struct tracee *tracee)
 {
     if (tracee->failing) {
         set_result(tracee->tid, -1, -wanted_errno);
@@ -225,7 +249,7 @@ static void ask_to_stop(int signal)
 }
 
 /* Follow everything until the call was hit or nothing is left. Returns the command's wait status once it has ended, else -1. */
-static int follow(pid_t command)
+static int follow(void)
 {
     for (;;) {
         int status;
@@ -247,7 +271,7 @@ static int follow(pid_t command)
         int signal = WSTOPSIG(status), event = status >> 16;
         note_child(tid, event);
         if (signal == SYSCALL_STOP) {
-            if (at_syscall(tracee, command))
+            if (at_syscall(tracee))
                 return -1;
             signal = 0;
         } else if (event) {
@@ -279,8 +303,11 @@ static int run(char **argv)
         die("cannot trace the command");
     kill(child, SIGCONT);
     tracee_of(child);
-    status = follow(child);
+    command = child;
+    status = follow();
     /* Threads that are still traced must be waited for as well: the end of the command is not told before. */
+    if (command_status != -1)
+        status = command_status;
     for (pid_t got = 0; status == -1 && got != child;)
         if ((got = waitpid(-1, &status, __WALL)) < 0)
             die("wait");
@@ -304,7 +331,8 @@ static int attach(pid_t pid)
     tracee_of(pid)->inside = false;
     printf("attached\n");
     fflush(stdout);
-    follow(pid);
+    command = pid;
+    follow();
     if (!wanted || counted < wanted)
         report("counted", counted);
     return 0;
