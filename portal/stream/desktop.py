@@ -37,7 +37,7 @@ _FORM_SECONDS = 10.0
 _TOKEN_PROTOCOL = "selkies"
 _TOKEN_PROTOCOL_PREFIX = "selkies.token."
 # Selkies closes a viewer that comes within 500 ms of another one from the same address, and all of ours come from one.
-UPGRADE_SPACING_SECONDS = 0.6
+UPGRADE_SPACING_SECONDS = 1.0
 
 
 def _token_protocols(headers: CIMultiDict[str], token: str) -> bool:

@@ -73,15 +73,28 @@ class Browser:
     @contextlib.asynccontextmanager
     async def stream(self) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """The desktop's WebSocket, its video started as the page starts it."""
-        address = self._stack.desktop_origin(self._workspace).replace("https", "wss") + "/api/websockets"
-        async with self._http.ws_connect(address, headers=self.desk, protocols=["selkies"], max_msg_size=0) as opened:
-            reader = asyncio.create_task(self._listen(opened))
-            await self.hears("MK_ACCESS,")
+        opened, reader = await self._open()
+        async with opened:
             await opened.send_str("SETTINGS," + json.dumps({"displayId": "primary"}))
             await opened.send_str("START_VIDEO")
             yield opened
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
+
+    async def _open(self) -> tuple[aiohttp.ClientWebSocketResponse, asyncio.Task[None]]:
+        """Connect; once more, as the page does, when the desktop's server found that too soon after somebody else (4029)."""
+        address = self._stack.desktop_origin(self._workspace).replace("https", "wss") + "/api/websockets"
+        while True:
+            opened = await self._http.ws_connect(address, headers=self.desk, protocols=["selkies"], max_msg_size=0)
+            reader = asyncio.create_task(self._listen(opened))
+            hearing = asyncio.create_task(self.hears("MK_ACCESS,"))
+            await asyncio.wait({reader, hearing}, return_when=asyncio.FIRST_COMPLETED)
+            if hearing.done():
+                await hearing
+                return opened, reader
+            hearing.cancel()
+            assert opened.close_code == 4029, f"the desktop's server hung up with {opened.close_code}; it said {self.told}"
+            await asyncio.sleep(1)
 
     async def _listen(self, opened: aiohttp.ClientWebSocketResponse) -> None:
         async for message in opened:

@@ -10,7 +10,6 @@ A verb that fails says why and exits with 1.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -108,7 +107,6 @@ def _last_words() -> str:
 
 def main(start: Callable[[], None], check: Callable[[str], None], verify: Callable[[str], None]) -> None:
     """Run the verb on the command line."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     verbs = {"start": start, "check": check, "verify": verify}
     try:
         verbs[sys.argv[1]](*sys.argv[2:])
