@@ -6,9 +6,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import logging
 import os
 import socket
+import struct
+import termios
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +26,9 @@ _log = logging.getLogger(__name__)
 _ACCEPTED_AT_ONCE = 100
 _ACCEPT_PAUSE_SECONDS = 1.0
 _WAIT_FOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+# How long what was written of an answer that breaks off may take to leave, and how often that is looked at.
+_CUT_SECONDS = 0.2
+_CUT_POLL_SECONDS = 0.005
 # How long answers that are on their way when all ends may take to leave.
 _FLUSH_SECONDS = 1.0
 # More than any viewer has to say before it knows that its handshake succeeded; behind it are two full buffers.
@@ -114,6 +120,14 @@ class Link:
         """Drop it without a proper end."""
         self._native.abort(self.number)
 
+    async def cut(self, inner: asyncio.Transport | None) -> None:
+        """The same, once the native relay has taken what was written to `inner`, the pair's transport; it has a moment for that."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _CUT_SECONDS
+        while inner is not None and not inner.is_closing() and _unread(inner) and loop.time() < end:
+            await asyncio.sleep(_CUT_POLL_SECONDS)
+        self.abort()
+
     def new_relay(self) -> NativeRelay:
         """The relay that `switch` will begin; it has ended already when the browser is gone."""
         self.relay = NativeRelay(self._native, self.number)
@@ -142,6 +156,12 @@ class Link:
             transport.set_protocol(asyncio.Protocol())
             transport.abort()
         self.relay.switched()
+
+
+def _unread(transport: asyncio.Transport) -> int:
+    """Bytes that were written to one end of a socket pair and not read at the other (with the kernel's own beside them)."""
+    count = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, struct.pack("=i", 0))
+    return transport.get_write_buffer_size() + int(struct.unpack("=i", count)[0])
 
 
 def _emptied(transport: asyncio.Transport, most: int) -> bytes:

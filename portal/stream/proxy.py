@@ -149,7 +149,7 @@ async def _answer(request: web.BaseRequest, upstream: aiohttp.ClientResponse, ta
             async for chunk in upstream.content.iter_any():
                 await response.write(chunk)
     except (aiohttp.ClientError, TimeoutError):
-        cut(request, target.link)
+        await cut(request, target.link)
         return response
     await response.write_eof()
     return response
@@ -168,10 +168,10 @@ async def _beginning(upstream: aiohttp.ClientResponse) -> tuple[bytes, bool]:
     return bytes(read), True
 
 
-def cut(request: web.BaseRequest, link: Link | None) -> None:
-    """Drop the client's connection without a proper end of the response."""
+async def cut(request: web.BaseRequest, link: Link | None) -> None:
+    """Drop the client's connection without a proper end of the response, behind what was written of it."""
     if link is not None:
-        link.abort()
+        await link.cut(request.transport)
     if request.transport is not None:
         request.transport.abort()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,17 @@ from playwright.async_api import async_playwright
 from tests.pages.chromium import Chromium
 
 
-async def test_the_browser_has_a_home_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = tmp_path / "home"
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory whose path leaves room for the name of Chromium's socket: it has 107 bytes in all."""
+    with tempfile.TemporaryDirectory(prefix="tclone-b-") as made:
+        yield Path(made)
+
+
+async def test_the_browser_has_a_home_of_its_own(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = short_path / "home"
     monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(short_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "settings"))
     monkeypatch.setattr("tempfile.tempdir", None)
     async with async_playwright() as playwright:
@@ -23,7 +32,7 @@ async def test_the_browser_has_a_home_of_its_own(tmp_path: Path, monkeypatch: py
             await page.goto("data:text/html,<title>here</title>")
             assert await page.title() == "here"
             # The settings' database and the like are somewhere.
-            assert any(path.name.startswith("tclone-chromium-") and any(path.iterdir()) for path in tmp_path.iterdir())
+            assert any(path.name.startswith("tclone-chromium-") and any(path.iterdir()) for path in short_path.iterdir())
         await chromium.end()
     assert not home.exists()
-    assert [path.name for path in tmp_path.iterdir()] == []
+    assert [path.name for path in short_path.iterdir()] == []

@@ -32,14 +32,26 @@ static int limits_collect(struct query *query, void *memo, struct error *err)
 }
 
 /* The restorer comes from the same engine as we do and has our limits, except that it raised the one on descriptors. */
-static bool is_default(int resource, const struct rlimit *limit)
+static const struct rlimit *limit_of_restorer(int resource)
 {
     static struct rlimit own[RLIM_NLIMITS];
     static bool known;
     for (int i = 0; !known && i < RLIM_NLIMITS; i++)
         getrlimit((__rlimit_resource_t)i, &own[i]);
     known = true;
-    return resource != RLIMIT_NOFILE && limit->rlim_cur == own[resource].rlim_cur && limit->rlim_max == own[resource].rlim_max;
+    return &own[resource];
+}
+
+static bool is_default(int resource, const struct rlimit *limit)
+{
+    const struct rlimit *own = limit_of_restorer(resource);
+    return resource != RLIMIT_NOFILE && limit->rlim_cur == own->rlim_cur && limit->rlim_max == own->rlim_max;
+}
+
+/* A hard limit above the restorer's cannot be had without CAP_SYS_RESOURCE: then the restorer's stays. */
+static bool needs_privilege(int resource, const struct rlimit *limit)
+{
+    return limit->rlim_max > limit_of_restorer(resource)->rlim_max;
 }
 
 static int limits_emit(struct batch *batch, const struct thread *thread, struct error *err)
@@ -50,9 +62,9 @@ static int limits_emit(struct batch *batch, const struct thread *thread, struct 
         return 0;
     for (int i = 0; i < RLIM_NLIMITS; i++) {
         const struct rlimit *limit = &process->state->limits[i];
-        /* A hard limit above the restorer's cannot be had without CAP_SYS_RESOURCE: then the restorer's stays. */
         if (!is_default(i, limit))
-            EMIT_FLAGS(batch, "resource limit", OP_MAY_FAIL, SYS_prlimit64, 0, (uint64_t)i, plan_data(batch->plan, limit, sizeof *limit), 0);
+            EMIT_FLAGS(batch, "resource limit", needs_privilege(i, limit) ? OP_MAY_FAIL : 0, SYS_prlimit64, 0, (uint64_t)i,
+                       plan_data(batch->plan, limit, sizeof *limit), 0);
     }
     return 0;
 }
