@@ -342,7 +342,7 @@ async def test_tiles_change_places_by_mouse_and_keys(page: Page, engine: FakeEng
     engine.add(name="branch", kind="branch", parent="ws-3")
     await expect(tile_of(page, "ws-4")).to_be_visible()
     assert await _order(page) == ["ws-3", "ws-4", "ws-2", "ws-1"]
-    assert await page.locator(".tree-name").all_inner_texts() == ["one", "two", "three", "branch"]
+    assert await page.locator(".tree-name").all_text_contents() == ["one", "two", "three", "branch"]
     await tile_of(page, "ws-1").locator(".tile-name").click()
     await page.locator("h1").click()
     await twice(page)
