@@ -42,26 +42,27 @@ class PromotionRoutes:
         workspace = self._manager.find(request.match_info["ref"])
         wanted = _wanted(await self._body(request))
         target = self._target(workspace, wanted["into"])
+        lines = [await self._manager.database.line_of(one.id) for one in (workspace, target)]
+        parted = parted_at(*lines)
         if target.id in self._under_way:
             raise Conflict(f"files are being promoted into {target.id} already; try again when that is done")
         if len(self._under_way) >= _AT_ONCE:
             raise LimitReached(f"files are being promoted into {_AT_ONCE} workspaces; try again")
         self._under_way.add(target.id)
         try:
-            return web.json_response(await self._files.in_thread(target, lambda: self._carry_over(workspace, target, wanted)))
+            return web.json_response(await self._files.in_thread(target, lambda: self._carry_over(workspace, target, wanted, parted)))
         except Unavailable:
             self._under_way.discard(target.id)
             raise
 
-    def _carry_over(self, workspace: Workspace, target: Workspace, wanted: dict[str, Any]) -> dict[str, Any]:
+    def _carry_over(self, workspace: Workspace, target: Workspace, wanted: dict[str, Any], parted: float) -> dict[str, Any]:
         """In a thread. It goes on, and counts as under way, when whoever asked has gone."""
         try:
-            return self._promotion(workspace, target, wanted)
+            return self._promotion(workspace, target, wanted, parted)
         finally:
             self._under_way.discard(target.id)
 
-    def _promotion(self, workspace: Workspace, target: Workspace, wanted: dict[str, Any]) -> dict[str, Any]:
-        parted = parted_at(workspace, target, self._manager.workspaces.get)
+    def _promotion(self, workspace: Workspace, target: Workspace, wanted: dict[str, Any], parted: float) -> dict[str, Any]:
         with (
             explained_comparison(workspace),
             view_of(self._manager, target, with_upper=True) as before,

@@ -104,6 +104,15 @@ class Database:
 
         await self._run(delete)
 
+    async def line_of(self, workspace: str) -> list[tuple[str, str]]:
+        """A workspace and its ancestors, nearest first, removed ones too: each one's id, and when it was made (RFC 3339)."""
+        walk = (
+            "WITH RECURSIVE line(id, parent, created, depth) AS (SELECT id, parent, created, 0 FROM lineage WHERE id = ? UNION ALL "
+            "SELECT l.id, l.parent, l.created, depth + 1 FROM lineage l JOIN line ON l.id = line.parent WHERE depth < 10000) "
+            "SELECT id, created FROM line ORDER BY depth"
+        )
+        return await self._run(lambda: [(row[0], row[1]) for row in self._connection.execute(walk, (workspace,))])
+
     # Requests
 
     async def answer_of(self, request: str) -> tuple[str, str, Any] | None:

@@ -13,7 +13,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -61,25 +61,17 @@ class Step:
         self.outcome, self.reason = outcome, reason
 
 
-def parted_at(one: Workspace, other: Workspace, known: Callable[[str], Workspace | None]) -> float:
-    """When two workspaces last had the same files, in seconds since the epoch: 0 when they have no ancestor in common that is still known."""
-    lines = [_line(one, known), _line(other, known)]
-    ids = [[workspace.id for workspace in line] for line in lines]
+def parted_at(one: list[tuple[str, str]], other: list[tuple[str, str]]) -> float:
+    """When two workspaces last had the same files, in seconds since the epoch: 0 when they have no ancestor in common.
+
+    Each is told by its line: ids and times of making, itself first, then its ancestors.
+    """
+    ids = [[identity for identity, _ in line] for line in (one, other)]
     common = next((identity for identity in ids[0] if identity in ids[1]), None)
     if common is None:
         return 0.0
-    below = [line[at - 1] for line, named in zip(lines, ids, strict=True) if (at := named.index(common)) > 0]
-    return min((_seconds(workspace.created) for workspace in below), default=0.0)
-
-
-def _line(workspace: Workspace, known: Callable[[str], Workspace | None]) -> list[Workspace]:
-    """A workspace and its ancestors, nearest first, as far as they are known."""
-    line: list[Workspace] = []
-    following: Workspace | None = workspace
-    while following is not None and following not in line:
-        line.append(following)
-        following = known(following.parent) if following.parent else None
-    return line
+    below = [line[at - 1] for line, named in zip((one, other), ids, strict=True) if (at := named.index(common)) > 0]
+    return min((_seconds(created) for _, created in below), default=0.0)
 
 
 def _seconds(created: str) -> float:

@@ -83,6 +83,15 @@ async def test_between_siblings_and_strangers(client: EngineClient) -> None:
     assert outcomes(await client.promote(one, ["/a", "/b"], into=stranger, dry_run=True)) == {"/a": ("changed", "conflict"), "/b": ("added", "planned")}
 
 
+async def test_a_grandchild_whose_parent_has_gone(client: EngineClient) -> None:
+    source, branch = await pair(client, "echo 1 > /a; echo 1 > /b")
+    grandchild = (await client.fork(branch))["branches"][0]["id"]
+    await client.remove(branch)
+    await sh(client, grandchild, "echo 2 > /a; echo 2 > /b")
+    await sh(client, source, "echo 3 > /b")
+    assert outcomes(await client.promote(grandchild, ["/a", "/b"], into=source, dry_run=True)) == {"/a": ("changed", "planned"), "/b": ("changed", "conflict")}
+
+
 async def test_links_of_either_side_lead_nowhere_outside(client: EngineClient) -> None:
     source, branch = await pair(client, "mkdir /w /elsewhere; echo 1 > /w/f; ln -s /proc/1/root/etc /trap")
     await sh(client, branch, "rm -r /w/f; ln -s /etc/shadow /w/f; mkdir /t; echo x > /t/x; mkfifo /w/pipe")
