@@ -66,6 +66,18 @@ def root_of(workspace: Workspace) -> Iterator[int]:
 
 
 @contextlib.contextmanager
+def parent_of(workspace: Workspace, path: bytes) -> Iterator[tuple[int, bytes]]:
+    """The open directory of a path inside, and the name in it; what fails in the block is told with the path. Raises BadRequest, Conflict, NotFound."""
+    place, name = split(path)
+    with root_of(workspace) as root, explained(workspace, path):
+        parent = openat2(root, os.fsdecode(place), os.O_PATH | os.O_DIRECTORY, INSIDE)
+        try:
+            yield parent, name
+        finally:
+            os.close(parent)
+
+
+@contextlib.contextmanager
 def explained(workspace: Workspace, path: bytes) -> Iterator[None]:
     """Turn OSErrors of work on `path` into errors that name it."""
     try:
@@ -297,40 +309,30 @@ def _existing(parent: int, name: bytes, workspace: Workspace, path: bytes, overw
 
 def make_directory(workspace: Workspace, path: bytes) -> dict[str, Any]:
     """Make one directory that belongs to the desktop's user; its entry."""
-    directory, name = split(path)
-    with root_of(workspace) as root, explained(workspace, path):
-        parent = openat2(root, os.fsdecode(directory), os.O_PATH | os.O_DIRECTORY, INSIDE)
-        made = -1
+    with root_of(workspace) as root, parent_of(workspace, path) as (parent, name):
+        os.mkdir(name, 0o755, dir_fd=parent)
+        made = openat2(parent, os.fsdecode(name), os.O_RDONLY | os.O_DIRECTORY, BELOW)
         try:
-            os.mkdir(name, 0o755, dir_fd=parent)
-            made = openat2(parent, os.fsdecode(name), os.O_RDONLY | os.O_DIRECTORY, BELOW)
             # Whoever exchanged it in this moment for an older one of root's gets nothing that it holds.
             if _names(made) == ([], False):
                 account = desktop_account(root)
                 os.fchown(made, account.uid, account.gid)
             return _entry(name, "directory", os.fstat(made))
         finally:
-            os.close(parent)
-            if made >= 0:
-                os.close(made)
+            os.close(made)
 
 
 def remove(workspace: Workspace, path: bytes, recursive: bool) -> None:
     """Remove a file, link, FIFO, socket or empty directory; with `recursive` also a directory with all that it holds."""
-    directory, name = split(path)
-    with root_of(workspace) as root, explained(workspace, path):
-        parent = openat2(root, os.fsdecode(directory), os.O_PATH | os.O_DIRECTORY, INSIDE)
+    with parent_of(workspace, path) as (parent, name):
         try:
-            try:
-                os.unlink(name, dir_fd=parent)
-                return
-            except IsADirectoryError:
-                pass
-            if recursive:
-                _empty(parent, name, path)
-            os.rmdir(name, dir_fd=parent)
-        finally:
-            os.close(parent)
+            os.unlink(name, dir_fd=parent)
+            return
+        except IsADirectoryError:
+            pass
+        if recursive:
+            _empty(parent, name, path)
+        os.rmdir(name, dir_fd=parent)
 
 
 def _empty(parent: int, top: bytes, path: bytes) -> None:

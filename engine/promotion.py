@@ -19,10 +19,10 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from engine import files, syscalls
+from engine import files
 from engine.changes import Comparison
 from engine.errors import Conflict, EngineError, LimitReached
-from engine.files import BELOW, INSIDE, encoded, explained, kind_of, root_of, shown, split
+from engine.files import BELOW, encoded, kind_of, parent_of, root_of, shown
 from engine.syscalls import openat2
 from engine.views import Directory, Node, View
 from engine.workspace import Workspace
@@ -34,8 +34,6 @@ _MOST_LOOKED_AT = 20_000
 _MOST_BYTES = 16 << 30
 _PIECE = 1 << 20
 _NAMED = 5
-# With O_NOFOLLOW the last name may be a link's: it is told of, and led nowhere.
-_AT = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_XDEV | syscalls.RESOLVE_NO_SYMLINKS
 _PROMOTED = frozenset({"file", "directory", "link"})
 
 
@@ -88,7 +86,7 @@ class Promotion:
         self._target = target
         self._before = before
         self._after = after
-        self._chosen = list(chosen)
+        self._chosen = set(chosen)
         self._parted = parted
         self._force = force
         self.steps: list[Step] = []
@@ -102,16 +100,15 @@ class Promotion:
             step = Step(path, change["change"], change["kind"], change["size"] or 0)
             if self._is_chosen(path):
                 self._add(step)
-            elif step.kind == "directory" and step.change == "added" and any(_is_below(chosen, path) for chosen in self._chosen):
+            elif step.kind == "directory" and step.change == "added":
                 added[path] = step
         if comparison.truncated:
             raise LimitReached("the two workspaces differ in more than can be compared; copy single files with `tclone cp`")
-        for chosen in self._chosen:
+        for chosen in sorted(self._chosen):
             self._must_exist(chosen)
         # Directories on the way to what was chosen.
-        for path, step in added.items():
-            if any(_is_below(found.path, path) for found in self.steps):
-                self._add(step)
+        for path in {place for step in self.steps for place in _places(step.path)} & added.keys():
+            self._add(added[path])
         self.steps.sort(key=lambda step: step.path.split(b"/"))
         if sum(step.size for step in self.steps if step.kind == "file" and step.change != "deleted") > _MOST_BYTES:
             raise LimitReached(f"these files have more than {_MOST_BYTES >> 30} GiB; promote them in parts")
@@ -153,7 +150,7 @@ class Promotion:
         self.steps.append(step)
 
     def _is_chosen(self, path: bytes) -> bool:
-        return any(path == chosen or _is_below(path, chosen) for chosen in self._chosen)
+        return path in self._chosen or not self._chosen.isdisjoint(_places(path))
 
     def _must_exist(self, chosen: bytes) -> None:
         if chosen == b"/" or any(_find(view, chosen) is not None for view in (self._before, self._after)):
@@ -216,7 +213,7 @@ class Promotion:
     def _link(self, path: bytes, goal: bytes, status: os.stat_result) -> None:
         if not goal:
             raise Conflict(f"{shown(path)} went away meanwhile; try again")
-        with self._parent(path) as (parent, name):
+        with parent_of(self._target, path) as (parent, name):
             temporary = b".tclone-link." + os.urandom(6).hex().encode()
             os.symlink(goal, temporary, dir_fd=parent)
             try:
@@ -228,7 +225,7 @@ class Promotion:
                 raise
 
     def _directory(self, path: bytes, status: os.stat_result) -> None:
-        with self._parent(path) as (parent, name):
+        with parent_of(self._target, path) as (parent, name):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=parent)
             made = openat2(parent, os.fsdecode(name), os.O_RDONLY | os.O_DIRECTORY, BELOW)
@@ -238,34 +235,22 @@ class Promotion:
             finally:
                 os.close(made)
 
-    @contextlib.contextmanager
-    def _parent(self, path: bytes) -> Iterator[tuple[int, bytes]]:
-        """The open directory of a path in the target, and the name in it."""
-        place, name = split(path)
-        with root_of(self._target) as root, explained(self._target, path):
-            parent = openat2(root, os.fsdecode(place), os.O_PATH | os.O_DIRECTORY, INSIDE)
-            try:
-                yield parent, name
-            finally:
-                os.close(parent)
 
-
-def _is_below(path: bytes, top: bytes) -> bool:
-    return path != top and path.startswith(top.rstrip(b"/") + b"/")
+def _places(path: bytes) -> list[bytes]:
+    """The directories that an absolute path leads through."""
+    return [path[:at] or b"/" for at in range(len(path)) if path[at : at + 1] == b"/"]
 
 
 def _find(view: View, path: bytes) -> Node | None:
     """What a view has at a path; links on the way lead nowhere."""
-    depth, wanted = 0, len([part for part in path.split(b"/") if part])
-    found: Node | None = None
-    for depth, (_, _, node) in enumerate(view.walk(path), 1):
-        found = node
-    return found if depth == wanted else None
+    with contextlib.suppress(Conflict), _found(view, path) as (_, _, node):
+        return node
+    return None
 
 
 @contextlib.contextmanager
 def _found(view: View, path: bytes) -> Iterator[tuple[Directory, bytes, Node]]:
-    """The same with the directory that it is in, open. Raises Conflict when it has gone."""
+    """What a view has at a path, with the directory that it is in, open. Raises Conflict when there is nothing."""
     wanted = len([part for part in path.split(b"/") if part])
     with contextlib.closing(view.walk(path)) as walk:
         for depth, (directory, name, node) in enumerate(walk, 1):
@@ -289,7 +274,7 @@ def _look(root: int, path: bytes) -> tuple[str | None, float]:
     the path leads to another mount.
     """
     try:
-        probe = openat2(root, os.fsdecode(path.lstrip(b"/") or b"."), os.O_PATH | os.O_NOFOLLOW, _AT)
+        probe = openat2(root, os.fsdecode(path.lstrip(b"/") or b"."), os.O_PATH | os.O_NOFOLLOW, BELOW)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             return None, 0.0

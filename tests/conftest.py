@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,3 +131,10 @@ def leaks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeakCounter]:
     counter.start()
     yield counter
     counter.check()
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory whose path leaves room for the names of Unix sockets, which have 107 bytes in all."""
+    with tempfile.TemporaryDirectory(prefix="tclone-s-") as made:
+        yield Path(made)

@@ -9,6 +9,7 @@ import pydantic
 from aiohttp import hdrs, web
 
 from engine.errors import Conflict
+from engine.promotion import MOST_PATHS
 from engine.query import base_of, path_of
 from portal import audit
 from portal.bodies import Body
@@ -19,7 +20,6 @@ from portal.principal import Scope
 from portal.routes import LONGEST_TEXT_BODY, Call, Route, Router
 
 _NO_WORKSPACE = ("parent", "image")
-_MOST_PATHS = 1_000
 
 Path = Annotated[str, pydantic.Field(min_length=1, max_length=3 * 4095, pattern="^/")]
 
@@ -28,7 +28,7 @@ class Promote(Body):
     """`paths`: absolute, percent-encoded; with a directory all that is in it. `into`: a workspace's id, or `parent`.
     `force`: also what the other side has changed since the two parted. `dry_run`: tell what would be done, and do nothing."""
 
-    paths: Annotated[list[Path], pydantic.Field(min_length=1, max_length=_MOST_PATHS)]
+    paths: Annotated[list[Path], pydantic.Field(min_length=1, max_length=MOST_PATHS)]
     into: Annotated[str, pydantic.Field(pattern="^(parent|ws-[0-9]{1,18})$")] = "parent"
     force: bool = False
     dry_run: bool = False

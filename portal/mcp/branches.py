@@ -10,6 +10,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult
 from pydantic import Field
 
+from engine.promotion import MOST_PATHS
 from portal.mcp.answers import ACTS, DESTROYS, LOOKS, Branch, Find, answer
 
 _MOST_CHANGES = 500
@@ -109,7 +110,7 @@ def add(server: MCPServer, find: Find) -> None:
     async def branch_promote(
         ctx: Context,
         branch: Branch,
-        paths: Annotated[list[Annotated[str, Field(max_length=4095)]], Field(min_length=1, max_length=1000, description="absolute paths; with a directory all that is in it")],
+        paths: Annotated[list[Annotated[str, Field(max_length=4095)]], Field(min_length=1, max_length=MOST_PATHS, description="absolute paths; with a directory all that is in it")],
         into: Annotated[str, Field(max_length=60, description="`parent`, or the id of another branch of the same image")] = "parent",
         force: Annotated[bool, Field(description="also replace what the other side changed since the two parted")] = False,
         dry_run: Annotated[bool, Field(description="tell what would be done, and do nothing")] = False,

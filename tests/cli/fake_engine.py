@@ -6,7 +6,6 @@ import asyncio
 import json
 from pathlib import Path
 from typing import Any
-
 from urllib.parse import unquote
 
 from aiohttp import WSMsgType, web

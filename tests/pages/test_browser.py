@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.async_api import async_playwright
 
 from tests.pages.chromium import Chromium
-
-
-@pytest.fixture
-def short_path() -> Iterator[Path]:
-    """A directory whose path leaves room for the name of Chromium's socket: it has 107 bytes in all."""
-    with tempfile.TemporaryDirectory(prefix="tclone-b-") as made:
-        yield Path(made)
 
 
 async def test_the_browser_has_a_home_of_its_own(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,7 @@ import io
 import json
 import os
 import pwd
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,15 +48,13 @@ def quick_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def plain_config() -> Iterator[Config]:
-    """Own directories below /tmp: the path of a Unix socket must be short."""
-    top = Path(tempfile.mkdtemp(prefix="tclone-portal-"))
+def plain_config(short_path: Path) -> Config:
+    """Own directories, with room for the path of a Unix socket."""
     base = Config.from_environment()
     user = pwd.getpwuid(os.geteuid()).pw_name
-    made = replace(base, data=top / "data", run=top / "run", images=REPO / "images", portal_user=user)
+    made = replace(base, data=short_path / "data", run=short_path / "run", images=REPO / "images", portal_user=user)
     made.run.mkdir()
-    yield made
-    shutil.rmtree(top)
+    return made
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ import os
 import random
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,13 +22,6 @@ _FILES = ("test_native.py", "test_upgrade.py", "test_equivalence.py", "test_host
 
 def _runtime(name: str) -> str:
     return subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
-
-
-@pytest.fixture
-def short_path() -> Iterator[Path]:
-    """A directory whose path leaves room for sockets' names in it: those have 107 bytes in all."""
-    with tempfile.TemporaryDirectory(prefix="tclone-r-") as made:
-        yield Path(made)
 
 
 @pytest.mark.timeout(BUILD_SECONDS + _RUN_SECONDS + 30)
