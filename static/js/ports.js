@@ -16,6 +16,8 @@ export class PortsPanel {
   #runs = false;
   #found = [];
   #list = h("ul", { className: "port-list" });
+  // The list comes anew every few seconds: what it says must not take away the answer to what somebody asked for.
+  #state = new Note();
   #note = new Note();
   #number = h("input", { type: "text", inputMode: "numeric", id: "publish-port", className: "port-number", placeholder: words.example, autocomplete: "off" });
 
@@ -31,7 +33,7 @@ export class PortsPanel {
     const same = snippet(() => ({ method: "POST", path: `${one(this.id)}/ports/${Number(this.#number.value) || 8000}` }));
     this.#number.addEventListener("input", same.refresh);
     const intro = h("p", { className: "panel-hint", textContent: words.intro });
-    this.element = h("section", { className: "ports-panel" }, panelHead(words.title), intro, this.#note.element, this.#list, form, same.element);
+    this.element = h("section", { className: "ports-panel" }, panelHead(words.title), intro, this.#state.element, this.#note.element, this.#list, form, same.element);
   }
 
   update(workspace, runs) {
@@ -52,14 +54,14 @@ export class PortsPanel {
 
   async #refresh() {
     if (!this.#runs) {
-      this.#note.say(words.notRunning);
+      this.#state.say(words.notRunning);
       return;
     }
     try {
       this.#found = await listeners(this.id);
-      this.#note.say(this.#found.length || Object.keys(this.#workspace.ports).length ? "" : words.none);
+      this.#state.say(this.#found.length || Object.keys(this.#workspace.ports).length ? "" : words.none);
     } catch (failure) {
-      this.#note.say(failure.message, "error");
+      this.#state.say(failure.message, "error");
     }
     this.#render();
   }

@@ -161,7 +161,13 @@ async def test_ports(page: Page, engine: FakeEngine) -> None:
     await expect(stream.get_by_role("button")).to_have_count(0)
     await panel.get_by_label("Another port").fill("70000")
     await page.keyboard.press("Enter")
-    await expect(panel.get_by_text("A port is a number from 1 to 65535.")).to_be_visible()
+    refusal = panel.get_by_text("A port is a number from 1 to 65535.")
+    await expect(refusal).to_be_visible()
+    # The list that comes anew every few seconds has nothing to do with it.
+    async with page.expect_response(lambda answer: answer.url.endswith("/listeners")):
+        pass
+    await page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    await expect(refusal).to_be_visible()
     await panel.get_by_label("Another port").fill("9100")
     await page.keyboard.press("Enter")
     await expect(panel.locator(".port-list li")).to_have_count(4)
