@@ -80,7 +80,7 @@ static int read_name(pid_t pid, char *name, size_t size, struct error *err)
 static int read_zombie(struct process *process, struct error *err)
 {
     AUTO_FREE char *text = proc_read(err, 1 << 16, NULL, "/proc/%d/stat", process->pid);
-    AUTO_FREE char *status = proc_read(err, 1 << 16, NULL, "/proc/%d/status", process->pid);
+    AUTO_FREE char *status = proc_read(err, 1 << 20, NULL, "/proc/%d/status", process->pid);   /* with up to 65536 groups */
     if (!text || !status)
         return -1;
     process->exit_code = (int)tasks_stat_field(text, STAT_EXIT_CODE);

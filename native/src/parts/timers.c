@@ -208,6 +208,9 @@ static int emit_create(struct batch *batch, const struct process *process, const
     _Static_assert(sizeof event == 64, "struct sigevent is 64 bytes");
     if (timer->notify & SIGEV_THREAD_ID)
         event.thread = thread_of(process, timer->host_target);
+    /* One whose thread has ended goes on without telling anybody; the kernel makes none for a thread that is not there. */
+    if (timer->notify & SIGEV_THREAD_ID && !event.thread)
+        event.notify = SIGEV_NONE;
     uint64_t event_address = plan_data(plan, &event, sizeof event);
     uint64_t id = plan_data(plan, &timer->id, sizeof timer->id);
     if (!can_choose_ids()) {
