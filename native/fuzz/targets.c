@@ -3,10 +3,12 @@
  * parser has to be made public for this.
  */
 #include "targets.h"
+#include "registration.h"
 #include "relay.h"
 
 #include "cgroups.h"
 #include "control.h"
+#include "family.h"
 #include "kinds/handle.h"
 #include "kinds/inet.h"
 #include "kinds/tty.h"
@@ -187,6 +189,26 @@ static void run_id_maps(const uint8_t *bytes, size_t size)
     free(scene);
 }
 
+static void run_time_offsets(const uint8_t *bytes, size_t size)
+{
+    struct scene *scene = new_scene(bytes, size);
+    struct namespace namespace = { .kind = NAMESPACE_TIME, .local = -1, .nested = true, .member = &scene->process };
+    scene->process.namespaces[NAMESPACE_TIME] = &namespace;
+    namespace_contents_read(&scene->world, &namespace, &scene->err);
+    free(namespace.offsets);
+    free(scene);
+}
+
+/* The maps of a branch's restorer: they are kept by the module. */
+static void run_restorer_maps(const uint8_t *bytes, size_t size)
+{
+    struct families families = { .count = 1 };
+    struct scene *scene = new_scene(bytes, size);
+    scene->world.families = &families;
+    families_avoid(&scene->world, 1, &scene->err);
+    free(scene);
+}
+
 static void run_numbers(const uint8_t *bytes, size_t size)
 {
     size_t length;
@@ -331,6 +353,7 @@ const struct target targets[] = {
     { "signalfd", run_signalfd, 0 }, { "timerfd", run_timerfd, 0 }, { "pidfd", run_pidfd, 0 },
     { "inotify", run_inotify, 0 }, { "fanotify", run_fanotify, 0 }, { "waits", run_waits, 0 },
     { "sessions", run_sessions, 0 }, { "raw", run_raw, 4000 }, { "multicast", run_multicast, 0 },
+    { "time_offsets", run_time_offsets, 0 }, { "restorer_maps", run_restorer_maps, 2000 }, { "registration", run_registration, 0 },
     { "control", run_control, 0 }, { "json", run_json, 0 }, { "frames", run_frames, 0 }, { "relay", run_relay, 0 },
     { 0 },
 };

@@ -132,17 +132,25 @@ static int inspect(struct description *description, struct error *err)
     return 0;
 }
 
+/* A group has its number as long as anybody is in it, its leader or not. */
+static bool is_owner(const struct process *process, int type, int host)
+{
+    return type == F_OWNER_PGRP ? getpgid(process->group_leader) == host : process->group_leader == host;
+}
+
 static void owner_to_namespace(const struct world *world, struct description *description)
 {
     int host = description->owner_pid;
     description->owner_pid = 0;
     for (int i = 0; host && i < world->process_count; i++) {
         const struct process *process = world->processes[i];
-        for (int k = 0; k < process->thread_count; k++)
+        if (is_owner(process, description->owner_type, host)) {
+            description->owner_pid = description->owner_type == F_OWNER_PGRP ? process->ns_group : process->ns_pid;
+            return;
+        }
+        for (int k = 0; k < process->thread_count && description->owner_type == F_OWNER_TID; k++)
             if (process->threads[k].tid == host)
-                description->owner_pid = process->threads[k].ns_tid;
-        if (description->owner_type == F_OWNER_PGRP && process->group_leader == host)
-            description->owner_pid = process->ns_pid;
+                description->owner_thread = &process->threads[k];
     }
 }
 

@@ -29,8 +29,9 @@
 #include <unistd.h>
 
 #define PAGE 4096ul
-#define LEADER_DATA (96ul << 10)
-#define LEADER_OPS (64ul << 10)
+/* Room for 1024 timers and 256 semaphores (parts/timers.c, parts/semaphore_undo.c); pages that are not used are not touched either. */
+#define LEADER_DATA (160ul << 10)
+#define LEADER_OPS (288ul << 10)
 #define THREAD_DATA (12ul << 10)
 #define THREAD_OPS (12ul << 10)
 #define STOP_TIMEOUT_NS (10ull * 1000 * 1000 * 1000)

@@ -210,7 +210,8 @@ static int copy_frozen(struct job *job, struct error *err)
 static int finish_branches(struct job *job, struct error *err)
 {
     FOR_LIVE(job, branch)
-        rebuild_await(&job->world, branch, &branch_control(branch)->ready, (uint32_t)job->compiled.thread_count, "its threads", &branch->err);
+        if (rebuild_await_leaders(&job->world, &job->compiled, branch, &branch->err) == 0)
+            rebuild_await(&job->world, branch, &branch_control(branch)->ready, (uint32_t)job->compiled.thread_count, "its threads", &branch->err);
     for (int i = 0; i < job->branch_count; i++)
         namespace_service_stop(&job->branches[i]);
     FOR_LIVE(job, branch)

@@ -13,6 +13,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#define SHARED_ANONYMOUS "/dev/zero (deleted)"
+#define NAMED_PRIVATE "[anon:"
+#define NAMED_SHARED "[anon_shmem:"     /* in the place of SHARED_ANONYMOUS */
+
 /* /proc/PID/maps escapes newlines as \012 and nothing else that matters to a path. */
 static char *unescape(const char *text)
 {
@@ -37,7 +41,7 @@ static enum vma_kind kind_of(const struct vma *vma, const char *name)
     if (strcmp(name, "[stack]") == 0)
         return VMA_STACK;
     /* A file of the workspace can have such a name, too. */
-    bool kernels_own = strncmp(name, "/memfd:", 7) == 0 || strncmp(name, "/SYSV", 5) == 0 || strcmp(name, "/dev/zero (deleted)") == 0;
+    bool kernels_own = strncmp(name, "/memfd:", 7) == 0 || strncmp(name, "/SYSV", 5) == 0 || strcmp(name, SHARED_ANONYMOUS) == 0;
     if (strncmp(name, "/dev/shm/", 9) == 0 || (kernels_own && shared_is_kernel_device(vma->device)))
         return VMA_SHARED_OBJECT;
     if (strncmp(name, HUGE_PAGE_NAME, strlen(HUGE_PAGE_NAME)) == 0)
@@ -45,6 +49,21 @@ static enum vma_kind kind_of(const struct vma *vma, const char *name)
     if (*name == '/')
         return VMA_FILE;
     return vma->shared ? VMA_SHARED_OBJECT : VMA_ANONYMOUS;
+}
+
+/* What the program itself has called memory without a file (PR_SET_VMA), NULL = nothing. */
+static char *given_name(const char *name)
+{
+    static const char *const prefixes[] = { NAMED_PRIVATE, NAMED_SHARED };
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+        size_t prefix = strlen(prefixes[i]), length = strlen(name);
+        if (strncmp(name, prefixes[i], prefix) != 0 || length <= prefix || name[length - 1] != ']')
+            continue;
+        char *given = must_copy_string(name + prefix);
+        given[length - prefix - 1] = 0;
+        return given;
+    }
+    return NULL;
 }
 
 static int map_file_huge_shift(const struct process *process, const struct vma *vma)
@@ -63,13 +82,14 @@ static int parse_line(struct process *process, char *line, struct vma *vma, stru
     int used = 0;
     if (sscanf(line, "%lx-%lx %4s %lx %x:%x %lu %n", &start, &end, mode, &offset, &major, &minor, &inode, &used) < 7 || used == 0)
         return fail(err, "internal", "%s: a line of its maps cannot be read: %.80s", process_label(process), line);
-    const char *name = line + used;
+    const char *text = line + used, *name = strncmp(text, NAMED_SHARED, strlen(NAMED_SHARED)) == 0 ? SHARED_ANONYMOUS : text;
     *vma = (struct vma){ .start = start, .end = end, .offset = offset, .inode = inode, .device = (uint64_t)major << 32 | minor };
     vma->protection = (mode[0] == 'r' ? PROT_READ : 0) | (mode[1] == 'w' ? PROT_WRITE : 0) | (mode[2] == 'x' ? PROT_EXEC : 0);
     vma->shared = mode[3] == 's';
     vma->kind = aio_is_ring(process, start, end, name) ? VMA_AIO_RING : kind_of(vma, name);
     if (*name == '/' || vma->kind == VMA_VDSO)
         vma->path = unescape(name);
+    vma->given_name = given_name(text);
     if (strncmp(name, HUGE_PAGE_NAME, strlen(HUGE_PAGE_NAME)) == 0)
         vma->huge_shift = (uint8_t)map_file_huge_shift(process, vma);
     if (strncmp(name, "anon_inode:", 11) == 0)

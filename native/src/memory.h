@@ -23,6 +23,7 @@ struct vma {
     enum vma_kind kind;
     uint64_t device, inode;     /* as /proc prints them; device is major << 32 | minor */
     char *path;                 /* NULL for anonymous ones; "[vdso]", "[vvar]" …; unescaped; " (deleted)" kept */
+    char *given_name;           /* PR_SET_VMA; NULL = none */
     struct shared_object *object;
     struct file_opening *opening;
     bool by_userfaultfd;        /* filled with UFFDIO_COPY (process_batch.c) */

@@ -29,6 +29,10 @@
 #ifndef SYS_mseal
 #define SYS_mseal 462
 #endif
+#ifndef PR_SET_VMA
+#define PR_SET_VMA 0x53564d41
+#define PR_SET_VMA_ANON_NAME 0
+#endif
 #ifndef PR_SET_MEMORY_MERGE
 #define PR_SET_MEMORY_MERGE 67
 #endif
@@ -426,12 +430,24 @@ static void emit_seals(struct context *context)
         EMIT(context->batch, "memory seal", SYS_mseal, range.start, range.end - range.start, 0);
 }
 
+/* A name only tells people what memory is for: a branch without it is none the worse. */
+static void emit_names(struct context *context)
+{
+    for (int i = 0; i < context->map->vma_count; i++) {
+        const struct vma *vma = &context->map->vmas[i];
+        if (vma->given_name)
+            EMIT_FLAGS(context->batch, "memory name", OP_MAY_FAIL, SYS_prctl, PR_SET_VMA, PR_SET_VMA_ANON_NAME, vma->start, vma->end - vma->start,
+                       plan_string(context->plan, vma->given_name));
+    }
+}
+
 void memory_emit_attributes(struct batch *batch, const struct process *process, const char *label)
 {
     struct context context = context_of(batch, process, label);
     if (process->map->userfaultfd_aux >= 0)
         EMIT(batch, context.label, SYS_close, aux_slot(context.plan->world, process->map->userfaultfd_aux));
     emit_protection(&context);
+    emit_names(&context);
     emit_guards(&context);
     emit_merging(&context);
     emit_advice(&context);

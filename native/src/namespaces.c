@@ -105,6 +105,18 @@ static uint64_t inode_of_link(pid_t pid, const char *name)
     return number ? strtoull(number + 1, NULL, 10) : 0;
 }
 
+const char *namespace_of_thread_apart(const struct process *process, pid_t tid)
+{
+    static const enum namespace_kind apart[] = { NAMESPACE_NET, NAMESPACE_IPC, NAMESPACE_UTS, NAMESPACE_MNT };
+    for (size_t i = 0; i < sizeof apart / sizeof *apart; i++) {
+        const struct namespace *lives = process->namespaces[apart[i]];
+        uint64_t inode = lives ? inode_of_link(tid, kinds[apart[i]].name) : 0;
+        if (inode && inode != lives->inode)
+            return kinds[apart[i]].name;
+    }
+    return NULL;
+}
+
 static int add_own(struct world *world, pid_t pid, struct error *err)
 {
     uint64_t inodes[NAMESPACE_KINDS];

@@ -71,6 +71,8 @@ const char *namespace_name(enum namespace_kind kind);
 int namespaces_of_process(struct process *process, struct error *err);
 /* The numbers of an NSpid-like line of /proc/PID/status from the workspace's pid namespace on inwards; false if it has too many. */
 bool namespaces_numbers(const struct world *world, const char *field, struct pid_numbers *numbers);
+/* The kind of a namespace in which this thread (host id) lives and its process does not; NULL = there is none, or it has ended. */
+const char *namespace_of_thread_apart(const struct process *process, pid_t tid);
 /* Once all processes are known: the graph and contents of nested namespaces. Fails with "unsupported" for what cannot be made again. */
 int namespaces_link(struct world *world, struct error *err);
 /* Let go of our descriptors (preflight). */

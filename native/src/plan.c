@@ -114,6 +114,11 @@ void emit_status_flags(struct batch *batch, const struct description *descriptio
 {
     int flags = description->flags & STATUS_FLAGS;
     uint64_t slot = SLOT(batch->plan, description);
+    /* The kernel tells the owner the number by which O_ASYNC was set (si_fd): so it is set by one of those that the source has. */
+    if (flags & O_ASYNC && description->holder) {
+        EMIT(plan_own(batch->plan, description->holder), what, SYS_fcntl, (uint64_t)description->holder_fd, F_SETFL, (uint64_t)flags);
+        flags &= ~O_ASYNC;
+    }
     if (flags)
         EMIT(batch, what, SYS_fcntl, slot, F_SETFL, (uint64_t)flags);
     if (description->owner_pid) {

@@ -253,6 +253,7 @@ static bool check_process(struct check *check, struct process *process)
     if (*state == 'Z' && !look_through_other_thread(process))
         return false;
     tasks_note_exit_signal(process->pid);
+    process_note_core_filter(process);
     check_tracer(check, process, status);
     check_sharing(check, process);
     check_namespaces(check, process);

@@ -198,6 +198,31 @@ static void emit_thread_core(struct batch *batch, const struct thread *thread, c
         EMIT(batch, label, SYS_rseq, thread->rseq, thread->rseq_size, 0, thread->rseq_signature);
 }
 
+uint64_t process_leader_gone(struct plan *plan, const struct process *process)
+{
+    static uint64_t words;
+    if (!words)
+        words = plan_reserve(plan, (size_t)plan->world->process_count * sizeof(uint32_t));
+    return words + (uint64_t)process->index * sizeof(uint32_t);
+}
+
+static bool has_death_signal(const struct process *process)
+{
+    for (int i = 0; i < process->thread_count; i++)
+        if (process->threads[i].attributes->death_signal)
+            return true;
+    return false;
+}
+
+bool process_leader_is_awaited(const struct process *process)
+{
+    const struct world *world = process->world;
+    for (int i = 0; process->leader_ended && i < world->process_count; i++)
+        if (world->processes[i]->parent == process && !world->processes[i]->zombie && has_death_signal(world->processes[i]))
+            return true;
+    return false;
+}
+
 /* Place the batch; its last op is the wait that ptrace ends. Remembers that op's address. 0 = the thread's filters would not let it get there. */
 static uint64_t place_with_release(struct context *context, struct batch *batch, int thread_index, struct error *err)
 {

@@ -9,6 +9,7 @@
 #include "namespace_plan.h"
 #include "namespace_service.h"
 #include "posix_queues.h"
+#include "proc.h"
 #include "process_batch.h"
 #include "shared.h"
 #include "sysv.h"
@@ -16,6 +17,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <stdio.h>
@@ -29,6 +31,8 @@
 /* Without anything done. Where hundreds have ended and wait to be reaped, a busy machine takes longer for all of them; the engine limits the whole. */
 #define REBUILD_TIMEOUT_NS (30ull * 1000 * 1000 * 1000)
 #define ARENA_SPACING (1ull << 32)
+#define LEADER_PAUSE_US 100
+#define STAT_LIMIT 4096
 
 /* ---- compile ---- */
 
@@ -334,12 +338,45 @@ int rebuild_open_processes(const struct world *world, const struct compiled *com
     return 0;
 }
 
+/* A futex word in the branch's arena becomes 1. */
+static void set_word(const struct compiled *compiled, struct branch *branch, uint64_t address)
+{
+    uint32_t *word = (uint32_t *)(branch->arena_local + (address - compiled->plan.arena));
+    __atomic_store_n(word, 1, __ATOMIC_SEQ_CST);
+    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
 void rebuild_open_gate(const struct compiled *compiled, struct branch *branch, int index)
 {
     close_fd(&branch->userfaultfds[index]);
-    uint32_t *gate = (uint32_t *)(branch->arena_local + (compiled->gates - compiled->plan.arena)) + index;
-    __atomic_store_n(gate, 1, __ATOMIC_SEQ_CST);
-    syscall(SYS_futex, gate, FUTEX_WAKE, 1, NULL, NULL, 0);
+    set_word(compiled, branch, compiled->gates + (uint64_t)index * sizeof(uint32_t));
+}
+
+/* No call waits for the end of a first thread while others live; it comes a moment after the branch's memory is filled. */
+static int await_leader(const struct world *world, struct compiled *compiled, struct branch *branch, int index, struct error *err)
+{
+    for (uint64_t deadline = monotonic_ns() + REBUILD_TIMEOUT_NS;; usleep(LEADER_PAUSE_US)) {
+        AUTO_FREE char *text = proc_read(err, STAT_LIMIT, NULL, "/proc/%d/stat", branch->pids[index]);
+        const char *state = text ? strrchr(text, ')') : NULL;
+        if (!state)
+            return text ? fail(err, "internal", "%s: a process of the branch cannot be looked at", branch->id) : -1;
+        if (strncmp(state, ") Z", 3) == 0)
+            break;
+        if (__atomic_load_n(&branch_control(branch)->fault.raised, __ATOMIC_SEQ_CST))
+            return report_fault(branch, err);
+        if (monotonic_ns() > deadline)
+            return fail(err, "internal", "%s: the first thread of %s does not end in the branch", branch->id, process_label(world->processes[index]));
+    }
+    set_word(compiled, branch, process_leader_gone(&compiled->plan, world->processes[index]));
+    return 0;
+}
+
+int rebuild_await_leaders(const struct world *world, struct compiled *compiled, struct branch *branch, struct error *err)
+{
+    for (int i = 0; i < world->process_count; i++)
+        if (!world->processes[i]->zombie && process_leader_is_awaited(world->processes[i]) && await_leader(world, compiled, branch, i, err) < 0)
+            return -1;
+    return 0;
 }
 
 void rebuild_set_current(const struct compiled *compiled)

@@ -29,6 +29,8 @@ int rebuild_await(const struct world *world, struct branch *branch, const uint32
 int rebuild_open_processes(const struct world *world, const struct compiled *compiled, struct branch *branch, struct error *err);
 /* Let process `index` go on: its memory is filled. */
 void rebuild_open_gate(const struct compiled *compiled, struct branch *branch, int index);
+/* Behind all gates: wait until the first threads that children are to be told of have ended, too (process_batch.h). */
+int rebuild_await_leaders(const struct world *world, struct compiled *compiled, struct branch *branch, struct error *err);
 /* Give every thread its registers and let all go at once (release.c). */
 int release_branch(const struct world *world, const struct compiled *compiled, struct branch *branch, struct error *err);
 

@@ -1,5 +1,6 @@
 /* The last step of a branch: every thread gets the registers its counterpart had, the arena is unmapped, and all are let go together. */
 #include "cgroups.h"
+#include "descriptors.h"
 #include "freeze.h"
 #include "inject.h"
 #include "interrupted.h"
@@ -11,6 +12,7 @@
 #include <dirent.h>
 #include <elf.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +22,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#define PIDFD_THREAD_FLAG O_EXCL    /* PIDFD_THREAD, which older headers lack */
 #define STOP_TIMEOUT_NS (10ull * 1000 * 1000 * 1000)
 
 /*
@@ -142,6 +145,8 @@ static int set_process(const struct branch *branch, const struct released *relea
     for (int i = 0; i < process->thread_count; i++)
         if (set_thread(&process->threads[i], released->tids[i], branch->memory[process->index], err) < 0)
             return -1;
+    if (process_finish(process, released->tids[0], err) < 0)
+        return -1;
     int stop = stop_signal_of(process);
     if (stop && kill(released->pid, stop) < 0)
         return fail_errno(err, "%s: cannot stop it in the branch", process_label(process));
@@ -169,6 +174,43 @@ static int prepare_all(const struct compiled *compiled, const struct branch *bra
     return 0;
 }
 
+static const struct released *find_released(const struct process *process, const struct released *all, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (all[i].process == process)
+            return &all[i];
+    return NULL;
+}
+
+/* The branch's own open file, by one of its processes that has it; -1 if there is none. */
+static int own_descriptor(const struct description *description, const struct released *holder)
+{
+    AUTO_CLOSE int pidfd = holder ? (int)syscall(SYS_pidfd_open, holder->tids[0], holder->process->leader_ended ? PIDFD_THREAD_FLAG : 0) : -1;
+    return pidfd < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, pidfd, description->holder_fd, 0);
+}
+
+/* Of asynchronous I/O: threads exist only now. What lies in a queue has nobody who could be asked for it. */
+static int set_owner(const struct description *description, const struct released *all, int count, struct error *err)
+{
+    const struct thread *thread = description->owner_thread;
+    if (!thread || !description->holder)
+        return 0;
+    AUTO_CLOSE int fd = own_descriptor(description, find_released(description->holder, all, count));
+    const struct released *process = find_released(thread->process, all, count);
+    struct f_owner_ex owner = { F_OWNER_TID, process ? process->tids[thread - thread->process->threads] : 0 };
+    if (fd < 0 || fcntl(fd, F_SETOWN_EX, &owner) < 0)
+        return fail_errno(err, "%s: cannot make thread %d its owner in the branch", description_label(description), thread->ns_tid);
+    return 0;
+}
+
+static int set_owners(const struct world *world, const struct released *all, int count, struct error *err)
+{
+    for (int i = 0; i < world->description_count; i++)
+        if (set_owner(world->descriptions[i], all, count, err) < 0)
+            return -1;
+    return 0;
+}
+
 static int place_in_cgroups(const struct branch *branch, const struct released *all, int count, struct error *err)
 {
     for (int i = 0; i < count; i++)
@@ -185,7 +227,7 @@ int release_branch(const struct world *world, const struct compiled *compiled, s
     for (int i = 0; i < world->process_count; i++)
         if (!world->processes[i]->zombie)
             all[count++] = (struct released){ .process = world->processes[i], .pid = branch->pids[world->processes[i]->index] };
-    if (prepare_all(compiled, branch, all, count, err) < 0 || place_in_cgroups(branch, all, count, err) < 0)
+    if (prepare_all(compiled, branch, all, count, err) < 0 || set_owners(world, all, count, err) < 0 || place_in_cgroups(branch, all, count, err) < 0)
         return -1;              /* the engine ends the branch; nobody uses `all` again */
     for (int i = 0; i < count; i++)
         for (int k = 0; k < all[i].process->thread_count; k++)

@@ -28,7 +28,7 @@ struct shared_object {
     int key;
     uid_t creator_uid;
     gid_t creator_gid;
-    bool marked_removed;
+    bool marked_removed, locked;        /* IPC_RMID, SHM_LOCK */
 };
 
 struct shared_objects {

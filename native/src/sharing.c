@@ -26,6 +26,11 @@ bool sharing_directories(pid_t one, pid_t other)
     return same(one, other, COMPARE_FS) != 0;
 }
 
+bool sharing_descriptors(pid_t one, pid_t other)
+{
+    return same(one, other, COMPARE_FILES) != 0;
+}
+
 static struct process *group_of(struct process *process)
 {
     return process->files_group ? process->files_group : process;

@@ -11,6 +11,8 @@ int sharing_read(struct world *world, struct error *err);
 int sharing_memory(pid_t one, pid_t other);
 /* Do these two threads, by their host ids, share root, working directory and umask? True also when one has ended. */
 bool sharing_directories(pid_t one, pid_t other);
+/* Do they share their descriptor table? True also when one has ended. */
+bool sharing_descriptors(pid_t one, pid_t other);
 /* How many processes share this one's descriptor table, itself included; 1 = it has its own. */
 int sharing_group_size(const struct process *process);
 

@@ -17,6 +17,7 @@
 #define SHM_STAT_ANY 15
 #endif
 #define SHM_DEST_FLAG 01000
+#define SHM_LOCKED_FLAG 02000
 
 int sysv_enter(int ns, int *home, struct error *err)
 {
@@ -103,6 +104,7 @@ static int read_segments(struct world *world, const struct namespace *where, str
         object->key = ds.shm_perm.__key;
         object->mode = ds.shm_perm.mode & 0777;
         object->marked_removed = ds.shm_perm.mode & SHM_DEST_FLAG;
+        object->locked = ds.shm_perm.mode & SHM_LOCKED_FLAG;
         object->uid = ds.shm_perm.uid;
         object->gid = ds.shm_perm.gid;
         object->creator_uid = ds.shm_perm.cuid;
@@ -195,9 +197,11 @@ int sysv_make(struct world *world, struct branch *branch, const struct namespace
     return sysv_leave(home, err) < 0 ? -1 : status;
 }
 
-static int remove_segment(struct branch *branch, const struct shared_object *object, struct error *err)
+static int finish_segment(struct branch *branch, const struct shared_object *object, struct error *err)
 {
     (void)branch;
+    if (object->locked && shmctl((int)object->inode, SHM_LOCK, NULL) < 0)
+        return fail_errno(err, "cannot lock the SysV segment %d of the branch", (int)object->inode);
     if (object->marked_removed && shmctl((int)object->inode, IPC_RMID, NULL) < 0)
         return fail_errno(err, "cannot mark the SysV segment %d removed", (int)object->inode);
     return 0;
@@ -210,7 +214,7 @@ static int finish_in(struct world *world, struct branch *branch, const struct na
         return 0;
     if (sysv_enter(ipc_of_branch(branch, where), &home, err) < 0)
         return -1;
-    int status = each_segment(world, branch, where, remove_segment, err);
+    int status = each_segment(world, branch, where, finish_segment, err);
     return sysv_leave(home, err) < 0 ? -1 : status;
 }
 

@@ -12,7 +12,7 @@ int sysv_read(struct world *world, struct error *err);
 bool sysv_lies_in(const struct world *world, const struct namespace *where);
 /* In one namespace of a branch: make them, segments open like other shared objects, which are filled; semaphores and queues with their content. */
 int sysv_make(struct world *world, struct branch *branch, const struct namespace *where, struct error *err);
-/* Mark removed what was: the branch's processes have it attached by now. */
+/* Lock what was locked, mark removed what was: the branch's processes have it attached by now. */
 int sysv_finish(struct world *world, struct branch *branch, struct error *err);
 
 /* ---- sysv_queues.c: both need no help but this thread being in the right IPC namespace (where) ---- */

@@ -19,6 +19,8 @@
 #include <unistd.h>
 
 #define XSTATE_LIMIT (64u << 10)
+#define XSTATE_HEADER 512       /* begins with the features that are in use */
+#define XSTATE_TILES 18         /* XFEATURE_XTILE_DATA */
 #define PIDFD_THREAD_FLAG O_EXCL    /* PIDFD_THREAD, which older headers lack */
 #define STAT_EXIT_SIGNAL 38
 #define STAT_EXIT_CODE 52
@@ -161,7 +163,7 @@ static bool dispatches_syscalls(pid_t tid)
 
 static int read_thread(struct thread *thread, struct error *err)
 {
-    static char buffer[XSTATE_LIMIT];
+    static char buffer[XSTATE_LIMIT] __attribute__((aligned(8)));
     pid_t tid = thread->tid;
     if (!thread->regs.rip && get_registers(tid, &thread->regs, err) < 0)       /* else the freeze has read them */
         return -1;
@@ -170,6 +172,9 @@ static int read_thread(struct thread *thread, struct error *err)
     struct iovec io = { buffer, sizeof buffer };
     if (ptrace(PTRACE_GETREGSET, tid, NT_X86_XSTATE, &io) < 0)
         return fail_errno(err, "cannot read the extended registers of thread %d", tid);
+    /* The kernel takes tiles back only from a thread that has used them already; a program lets go of them when it has done its sum. */
+    if (io.iov_len > XSTATE_HEADER && *(uint64_t *)(buffer + XSTATE_HEADER) >> XSTATE_TILES & 1)
+        return fail(err, "busy", "%s is in the middle of a computation with AMX tiles; fork again", process_label(thread->process));
     thread->xstate = must_alloc(io.iov_len);
     thread->xstate_size = io.iov_len;
     memcpy(thread->xstate, buffer, io.iov_len);

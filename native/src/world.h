@@ -33,6 +33,7 @@ struct description {
     int owner_type;             /* F_SETOWN_EX type, owner (namespace pid) and F_SETSIG; owner_pid 0 = none */
     int owner_pid;
     int owner_signal;
+    const struct thread *owner_thread;  /* F_OWNER_TID of a thread that is not the first; owner_pid is 0 then (release.c sets it) */
     void *data;                 /* the kind's own */
 };
 

@@ -41,6 +41,8 @@ _MESSAGES = {
     "traced": "(task_states) is traced by another process",
     "thread_pidfd": "watches a single thread by its pidfd (number 4), which cannot be forked; take it out of the set",
     "thread_place": "(task_states) has a thread with a working directory of its own (unshare with CLONE_FS) that was removed",
+    "thread_table": "(task_states) has a thread with a descriptor table of its own (unshare with CLONE_FILES), which cannot be forked; end the thread",
+    "thread_network": "(task_states) has a thread in a namespace of its own (net), which cannot be forked; end the thread",
     "thread_places": "(task_states) has two threads that share a working directory of their own (unshare with CLONE_FS), which cannot be forked; end one of them",
 }
 

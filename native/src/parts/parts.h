@@ -67,9 +67,11 @@ struct process_state {
     struct posix_timer *timers;
     int timer_count;
     struct timespec timers_read[STEADY_CLOCKS];     /* of timers.c's steady clocks */
-    int dumpable, child_subreaper, thp_disabled, memory_merge;
+    int dumpable, child_subreaper, memory_merge;
+    int thp_disabled;           /* 0 = they are not; else 1 and the flags that they were disabled with */
     int memory_deny_write_execute;
     int oom_score_adjust;
+    unsigned core_filter;       /* /proc/PID/coredump_filter */
     uint32_t login;             /* /proc/PID/loginuid, as the host numbers users */
     uint16_t keys;              /* allocated protection keys, without 0 */
     siginfo_t *pending;         /* shared by all threads */
@@ -99,13 +101,18 @@ int seccomp_guard_restart(struct thread *thread, struct user_regs_struct *regs, 
 int attributes_finish(const struct thread *thread, pid_t tid, struct error *err);
 
 
+/* Before the freeze: look whether this process has chosen what a core file of it holds. */
+void process_note_core_filter(const struct process *process);
+/* What livefork itself sets, on a thread of the branch's process with this host id. */
+int process_finish(const struct process *process, pid_t pid, struct error *err);
+
 /*
  * Ops that move the process into the directory `path` in /proc of a process that has ended: a short-lived one shares root and working directory with it,
  * moves one of them into a directory of its own, and ends.
  */
 void root_emit_into_dead(struct batch *batch, const struct process *process, const char *path, bool as_root, const char *what);
 
-/* Find threads with directories of their own, once mounts are known. Fails with "unsupported" for one that cannot have them again. */
+/* Find threads with directories of their own, once mounts are known. Fails with "unsupported" for one that cannot have them again, or has descriptors of its own. */
 int places_read(struct world *world, struct error *err);
 /* The same for a process that runs, as far as that can be told. */
 int places_check(struct process *process, struct error *err);

@@ -1,7 +1,11 @@
-/* Working directory, root and umask of a thread that has its own (unshare with CLONE_FS); all others share those of their process. */
+/*
+ * Working directory, root and umask of a thread that has its own (unshare with CLONE_FS); all others share those of their process. A thread with a descriptor
+ * table of its own (unshare with CLONE_FILES) is refused: a process of a branch has one.
+ */
 #include "parts.h"
 #include "../files.h"
 #include "../mounts.h"
+#include "../namespaces.h"
 #include "../proc.h"
 #include "../sharing.h"
 
@@ -66,6 +70,35 @@ static int read_place(struct thread *thread, struct error *err)
     return read_umask(thread, err);
 }
 
+static int refuse_own_table(const struct process *process, struct error *err)
+{
+    return fail(err, "unsupported", "%s has a thread with a descriptor table of its own (unshare with CLONE_FILES), which cannot be forked; end the thread",
+                process_label(process));
+}
+
+/* One that is about to end shares nothing any more, and has no descriptors. */
+static bool has_descriptors(pid_t pid, pid_t tid)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/fd", pid, tid);
+    DIR *directory = opendir(path);
+    bool any = false;
+    for (struct dirent *entry; directory && !any && (entry = readdir(directory));)
+        any = entry->d_name[0] != '.';
+    if (directory)
+        closedir(directory);
+    return any;
+}
+
+/* Only with rights that a workspace's root has in a user namespace made inside. A process of a branch lives in one of each kind. */
+static void refuse_own_namespace(const struct process *process, pid_t tid, struct error *err)
+{
+    const struct namespace *user = process->namespaces[NAMESPACE_USER];
+    const char *kind = user && user->nested ? namespace_of_thread_apart(process, tid) : NULL;
+    if (kind)
+        fail(err, "unsupported", "%s has a thread in a namespace of its own (%s), which cannot be forked; end the thread", process_label(process), kind);
+}
+
 int places_check(struct process *process, struct error *err)
 {
     char path[64];
@@ -78,7 +111,13 @@ int places_check(struct process *process, struct error *err)
     looked_at.thread_count = 1;
     for (struct dirent *entry; tasks && (entry = readdir(tasks));) {
         pid_t tid = (pid_t)atoi(entry->d_name);
-        if (tid <= 0 || tid == process->group_leader || sharing_directories(process->pid, tid))
+        if (tid <= 0 || tid == process->group_leader)
+            continue;
+        if (!err->code && !sharing_descriptors(process->pid, tid) && has_descriptors(process->pid, tid))
+            refuse_own_table(process, err);
+        if (!err->code)
+            refuse_own_namespace(process, tid, err);
+        if (sharing_directories(process->pid, tid))
             continue;           /* nearly all */
         threads = must_grow(threads, (size_t)(looked_at.thread_count + 1) * sizeof *threads);
         threads[looked_at.thread_count++] = (struct thread){ .process = &looked_at, .tid = tid };
@@ -86,7 +125,7 @@ int places_check(struct process *process, struct error *err)
     if (tasks)
         closedir(tasks);
     looked_at.threads = threads;
-    int status = 0;
+    int status = err->code ? -1 : 0;
     for (int i = 1; i < looked_at.thread_count && status == 0; i++) {
         struct error gone = { 0 };
         if (read_place(&threads[i], &gone) < 0 && strcmp(gone.code, "unsupported") == 0) {
@@ -102,9 +141,12 @@ int places_read(struct world *world, struct error *err)
 {
     for (int i = 0; i < world->process_count; i++) {
         struct process *process = world->processes[i];
-        for (int k = 1; !process->zombie && k < process->thread_count; k++)
+        for (int k = 1; !process->zombie && k < process->thread_count; k++) {
+            if (!sharing_descriptors(process->threads[0].tid, process->threads[k].tid))
+                return refuse_own_table(process, err);
             if (!sharing_directories(process->threads[0].tid, process->threads[k].tid) && read_place(&process->threads[k], err) < 0)
                 return -1;
+        }
     }
     return 0;
 }

@@ -1,16 +1,22 @@
 /*
  * Switches of a thread that nothing else reads back: time stamp counter and cpuid denied, speculation, machine checks, the I/O flusher's
- * privilege; and the process's membarrier registrations. Each costs one question, and a row in a branch only when it is set.
+ * privilege, where its memory comes from (NUMA); and the process's membarrier registrations and leave to use AMX tiles. Each costs one question, and a
+ * row in a branch only when it is set.
  */
 #include "parts.h"
 
 #include <linux/membarrier.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #ifndef ARCH_GET_CPUID
 #define ARCH_GET_CPUID 0x1011
 #define ARCH_SET_CPUID 0x1012
+#endif
+#ifndef ARCH_GET_XCOMP_PERM
+#define ARCH_GET_XCOMP_PERM 0x1022
+#define ARCH_REQ_XCOMP_PERM 0x1023
 #endif
 #ifndef PR_SPEC_L1D_FLUSH
 #define PR_SPEC_L1D_FLUSH 2
@@ -19,20 +25,26 @@
 #define SPECULATIONS 3
 #define TSC_DENIED PR_TSC_SIGSEGV
 #define MACHINE_CHECK_DEFAULT PR_MCE_KILL_DEFAULT
+#define TILES 18                /* XFEATURE_XTILE_DATA: the one feature that a program has to ask for */
+#define NODES 1024              /* the most that any kernel is built for */
+#define NODES_ARGUMENT (NODES + 1)      /* the kernel takes one off */
+#define NODE_BYTES (NODES / 8)
 
 static const int speculations[SPECULATIONS] = { PR_SPEC_STORE_BYPASS, PR_SPEC_INDIRECT_BRANCH, PR_SPEC_L1D_FLUSH };
 
 struct switches_memo {
-    int cpuid_op, machine_check_op, flusher_op, membarrier_op;
+    int cpuid_op, machine_check_op, flusher_op, membarrier_op, memory_op;
     int speculation_op[SPECULATIONS];
-    uint64_t tsc;
+    uint64_t tsc, memory_policy, nodes, permitted;
 };
 
 struct switches {
-    bool tsc_denied, cpuid_denied, flushes_io;
+    bool tsc_denied, cpuid_denied, flushes_io, uses_tiles;
     int machine_check;
     uint64_t membarrier;            /* commands registered for; of the process */
     uint64_t speculation[SPECULATIONS];     /* 0 = nothing was asked for */
+    int memory_policy;              /* MPOL_* with its flags; 0 = the default */
+    unsigned char nodes[NODE_BYTES];
 };
 
 static int switches_ask(struct query *query, void **memo, struct error *err)
@@ -46,6 +58,12 @@ static int switches_ask(struct query *query, void **memo, struct error *err)
     mine->flusher_op = ASK(query, SYS_prctl, PR_GET_IO_FLUSHER);
     for (int i = 0; i < SPECULATIONS; i++)
         mine->speculation_op[i] = ASK(query, SYS_prctl, PR_GET_SPECULATION_CTRL, (uint64_t)speculations[i]);
+    mine->permitted = query_reserve(query, sizeof(uint64_t));
+    if (query_is_leader(query))
+        ASK(query, SYS_arch_prctl, ARCH_GET_XCOMP_PERM, mine->permitted);
+    mine->memory_policy = query_reserve(query, sizeof(int));
+    mine->nodes = query_reserve(query, NODE_BYTES);
+    mine->memory_op = ASK(query, SYS_get_mempolicy, mine->memory_policy, mine->nodes, NODES_ARGUMENT, 0, 0);
     mine->membarrier_op = query_is_leader(query) ? ASK(query, SYS_membarrier, MEMBARRIER_ASK_REGISTRATIONS, 0, 0) : -1;
     return 0;
 }
@@ -70,6 +88,11 @@ static int switches_collect(struct query *query, void *memo, struct error *err)
         int64_t answer = query_result(query, mine->speculation_op[i]);
         switches->speculation[i] = asked_for(answer) ? (uint64_t)answer & ~(uint64_t)PR_SPEC_PRCTL : 0;
     }
+    switches->uses_tiles = *(uint64_t *)query_read(query, mine->permitted) >> TILES & 1;
+    if (query_result(query, mine->memory_op) == 0) {
+        switches->memory_policy = *(int *)query_read(query, mine->memory_policy);
+        memcpy(switches->nodes, query_read(query, mine->nodes), NODE_BYTES);
+    }
     if (mine->membarrier_op >= 0 && query_result(query, mine->membarrier_op) > 0)
         switches->membarrier = (uint64_t)query_result(query, mine->membarrier_op);
     return 0;
@@ -90,6 +113,10 @@ static int switches_emit(struct batch *batch, const struct thread *thread, struc
     for (int i = 0; i < SPECULATIONS; i++)      /* seccomp may have forced it on already */
         if (switches->speculation[i])
             EMIT_FLAGS(batch, "speculation", OP_MAY_FAIL, SYS_prctl, PR_SET_SPECULATION_CTRL, (uint64_t)speculations[i], switches->speculation[i]);
+    if (switches->uses_tiles)
+        EMIT(batch, "leave to use AMX tiles", SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILES);
+    if (switches->memory_policy)
+        EMIT(batch, "memory policy", SYS_set_mempolicy, (uint64_t)switches->memory_policy, plan_data(batch->plan, switches->nodes, NODE_BYTES), NODES_ARGUMENT);
     for (int bit = 0; bit < 32; bit++)
         if (switches->membarrier >> bit & 1)
             EMIT(batch, "membarrier", SYS_membarrier, 1ull << bit, 0, 0);

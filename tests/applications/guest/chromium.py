@@ -13,6 +13,9 @@ from application import HOME, PATIENCE, alive, background, expect, get, grows, l
 _DEVTOOLS = "http://127.0.0.1:9222"
 _TABS = ("one", "two")
 _DOWNLOADS = HOME / "downloads"
+_SIZE = 400 * 16384
+# site.py lets go on with the download when this is there.
+_GOES_ON = HOME / "download-goes-on"
 
 
 def _targets() -> dict[str, str]:
@@ -86,12 +89,14 @@ def check(side: str) -> None:
         expect(_evaluate(tab, f"take('note-{tab}')") == "kept", f"tab {tab} lost what it stored")
     expect(_evaluate("one", "take('mark')") is None, "another side's mark is here")
     _evaluate("one", f"put('mark', '{side}')")
+    expect(32768 < _downloaded() < _SIZE and not (_DOWNLOADS / "big.bin").exists(), f"the download is not under way: {_downloaded()} bytes")
+    _GOES_ON.touch()
     expect(alive("browser") and alive("screen"), log("browser")[-2000:])
 
 
 def verify(side: str) -> None:
     expect(_evaluate("two", "take('mark')") == side, f"mark: {_evaluate('two', 'take(`mark`)')}")
-    wait_for("the end of the download", lambda: (_DOWNLOADS / "big.bin").stat().st_size == 400 * 16384)
+    wait_for("the end of the download", lambda: (_DOWNLOADS / "big.bin").stat().st_size == _SIZE)
     content = (_DOWNLOADS / "big.bin").read_bytes()
     expect(content == b"".join(bytes([number % 251]) * 16384 for number in range(400)), "the download is damaged")
 

@@ -1,4 +1,4 @@
-"""A web site for the browsers' tests: pages, a WebSocket that counts, and a download that takes minutes.
+"""A web site for the browsers' tests: pages, a WebSocket that counts, and a download that stands still in its middle until it is let go on.
 
     python3 site.py            pages on 127.0.0.1:8000, the WebSocket on 127.0.0.1:8001
 """
@@ -12,7 +12,11 @@ import time
 
 from websockets.asyncio.server import ServerConnection, serve
 
-DOWNLOAD_SIZE = 400 * 16384
+from application import HOME
+
+_BLOCKS = 400
+# The download waits for this file, so that it is under way whenever the fork comes.
+_GOES_ON = HOME / "download-goes-on"
 _PAGE = b"""<!doctype html><meta charset=utf-8><title>tab</title>
 <script>
 const name = location.hash.slice(1);
@@ -68,9 +72,11 @@ class Pages(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "application/octet-stream")
         self.send_header("Content-Disposition", "attachment; filename=big.bin")
-        self.send_header("Content-Length", str(DOWNLOAD_SIZE))
+        self.send_header("Content-Length", str(_BLOCKS * 16384))
         self.end_headers()
-        for number in range(DOWNLOAD_SIZE // 16384):
+        for number in range(_BLOCKS):
+            while number >= _BLOCKS // 2 and not _GOES_ON.exists():
+                time.sleep(0.05)
             self.wfile.write(bytes([number % 251]) * 16384)
             time.sleep(0.05)
 

@@ -8,6 +8,8 @@ _TARGETS = 40
 _MAKEFILE = """all: {targets}
 t%:
 \t@sleep 0.5; echo done $@ >> made
+t{held}:
+\t@while [ ! -e make-goes-on ]; do sleep 0.1; done; echo done $@ >> made
 """
 
 
@@ -28,7 +30,7 @@ def _screen(window: str) -> str:
 def start() -> None:
     HOME.mkdir(exist_ok=True)
     targets = " ".join(f"t{number}" for number in range(_TARGETS))
-    (HOME / "Makefile").write_text(_MAKEFILE.format(targets=targets))
+    (HOME / "Makefile").write_text(_MAKEFILE.format(targets=targets, held=_TARGETS // 2))
     (HOME / "made").write_text("")
     _tmux("-f", "/dev/null", "new-session", "-d", "-s", "s", "-n", "editor", "-x", "100", "-y", "30", "-c", str(HOME), "vim -u NONE -n note")
     for window, command in {"shell": "bash --norc", "python": "python3 -q", "make": "bash --norc"}.items():
@@ -47,6 +49,10 @@ def start() -> None:
     wait_for("the first targets", lambda: (HOME / "made").read_text().count("done") >= 2)
 
 
+def _make_has_ended() -> bool:
+    return "make ended" in _screen("make").replace("echo make ended", "")
+
+
 def check(side: str) -> None:
     _type("shell", f"echo {side}-$((answer + 1))-$(jobs -s | wc -l) > shell-mark")
     _type("python", f"open('python-mark', 'w').write(f'{side}-{{value + 1}}-{{words}}')  and None")
@@ -55,9 +61,11 @@ def check(side: str) -> None:
     _type("editor", ":w")
     for name, content in _expected(side).items():
         wait_for(f"{name}", lambda file=name, text=content: (HOME / file).read_text().strip() == text)
+    expect(not _make_has_ended(), f"make was not under way: {_screen('make')}")
+    (HOME / "make-goes-on").touch()
     _type("shell", "kill %1; fg")
     wait_for("the end of the job", lambda: "Terminated" in _screen("shell"))
-    wait_for("the end of make", lambda: "make ended" in _screen("make").replace("echo make ended", ""))
+    wait_for("the end of make", _make_has_ended)
     expect("make ended 0" in _screen("make"), _screen("make"))
     made = (HOME / "made").read_text().split("\n")[:-1]
     expect(sorted(made) == sorted(f"done t{number}" for number in range(_TARGETS)), f"targets made: {made}")

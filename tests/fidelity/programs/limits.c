@@ -4,6 +4,8 @@
 #include <sys/personality.h>
 #include <sys/resource.h>
 
+#define EXCEPT_ADVISED 2        /* PR_THP_DISABLE_EXCEPT_ADVISED, Linux 6.18 */
+
 struct seen {
     struct rlimit limits[RLIM_NLIMITS];
     cpu_set_t affinity;
@@ -11,6 +13,7 @@ struct seen {
     int nice, policy, io_priority, subreaper, thp, personality, oom;
     long slack;
     mode_t mask;
+    char core[16];              /* what a core file holds; empty where the kernel writes none */
 };
 
 static void look(struct seen *seen)
@@ -29,6 +32,8 @@ static void look(struct seen *seen)
     seen->oom = atoi(fidelity_file("/proc/self/oom_score_adj"));
     if (access("/proc/self/loginuid", R_OK) == 0)
         snprintf(seen->login, sizeof seen->login, "%s", fidelity_file("/proc/self/loginuid"));
+    if (access("/proc/self/coredump_filter", R_OK) == 0)
+        snprintf(seen->core, sizeof seen->core, "%s", fidelity_file("/proc/self/coredump_filter"));
     seen->mask = umask(0);
     umask(seen->mask);
 }
@@ -48,7 +53,8 @@ int main(void)
     MUST(setpriority(PRIO_PROCESS, 0, 7));
     MUST((int)syscall(SYS_ioprio_set, 1, 0, 2 << 13 | 6));
     MUST(prctl(PR_SET_CHILD_SUBREAPER, 1));
-    MUST(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0));
+    if (prctl(PR_SET_THP_DISABLE, 1, EXCEPT_ADVISED, 0, 0) < 0)
+        MUST(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0));
     MUST(prctl(PR_SET_TIMERSLACK, 123456));
     MUST(personality(ADDR_NO_RANDOMIZE));
     int oom = MUST(open("/proc/self/oom_score_adj", O_WRONLY));
@@ -57,6 +63,9 @@ int main(void)
     int login = open("/proc/self/loginuid", O_WRONLY);
     CHECK(login < 0 || write(login, "1234", 4) == 4 || errno == EPERM, "cannot log in: %s", strerror(errno));   /* EPERM: somebody has */
     close(login);
+    int core = open("/proc/self/coredump_filter", O_WRONLY);
+    CHECK(core < 0 || write(core, "0x21", 4) == 4, "coredump_filter: %s", strerror(errno));
+    close(core);
     umask(0137);
     struct seen before, after;
     look(&before);
@@ -76,6 +85,7 @@ int main(void)
     CHECK(before.personality == after.personality, "personality %x became %x", before.personality, after.personality);
     CHECK(before.oom == after.oom, "oom_score_adj %d became %d", before.oom, after.oom);
     CHECK(strcmp(before.login, after.login) == 0, "the login id %s became %s", before.login, after.login);
+    CHECK(strcmp(before.core, after.core) == 0, "coredump_filter %s became %s", before.core, after.core);
     CHECK(before.mask == after.mask, "umask %o became %o", before.mask, after.mask);
     fidelity_pass();
 }

@@ -1,7 +1,8 @@
-/* Switches of a thread and its process that a fork has to set again: time stamp counter, speculation, machine checks, membarrier, scheduling details. */
+/* Switches of a thread and its process that a fork has to set again: time stamp counter, speculation, machine checks, membarrier, scheduling details, memory policy. */
 #include "fidelity.h"
 
 #include <linux/membarrier.h>
+#include <linux/mempolicy.h>
 #include <pthread.h>
 
 /* The kernel's struct for sched_setattr, second version. */
@@ -15,6 +16,7 @@ struct attributes {
 };
 
 #define RESET_ON_FORK 1
+#define NODES 1024
 
 struct seen {
     int tsc, machine_checks;
@@ -22,6 +24,8 @@ struct seen {
     struct attributes scheduling;
     long slack;
     char io_priority;
+    int memory_policy;          /* -1 = the kernel has none */
+    unsigned long nodes[NODES / 64];
 };
 
 static struct seen thread_before, thread_after;
@@ -38,7 +42,16 @@ static struct seen look(void)
     MUST((int)syscall(SYS_sched_getattr, 0, &seen.scheduling, sizeof seen.scheduling, 0));
     seen.slack = prctl(PR_GET_TIMERSLACK);
     seen.io_priority = (char)syscall(SYS_ioprio_get, 1, 0);
+    if (syscall(SYS_get_mempolicy, &seen.memory_policy, seen.nodes, NODES + 1, NULL, 0) < 0)
+        seen.memory_policy = -1;
     return seen;
+}
+
+/* From the first node alone, as numactl does it. */
+static void set_memory_policy(int policy)
+{
+    unsigned long nodes = 1;
+    CHECK(syscall(SYS_set_mempolicy, policy, &nodes, 64) == 0 || errno == ENOSYS, "set_mempolicy: %s", strerror(errno));
 }
 
 static void *other(void *unused)
@@ -50,6 +63,7 @@ static void *other(void *unused)
     MUST(prctl(PR_MCE_KILL, PR_MCE_KILL_SET, PR_MCE_KILL_EARLY, 0, 0));
     MUST(prctl(PR_SET_TIMERSLACK, 123456));
     MUST((int)syscall(SYS_ioprio_set, 1, 0, 2 << 13 | 6));
+    set_memory_policy(MPOL_INTERLEAVE);
     thread_before = look();
     pthread_barrier_wait(&set);
     fidelity_await_go();
@@ -67,6 +81,7 @@ int main(void)
     MUST((int)syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0));
     MUST((int)syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0));
     MUST(prctl(PR_SET_TSC, PR_TSC_SIGSEGV));
+    set_memory_policy(MPOL_BIND | MPOL_F_STATIC_NODES);
     struct seen before = look();
     pthread_barrier_wait(&set);
     fidelity_ready();
@@ -81,6 +96,8 @@ int main(void)
     CHECK((after.scheduling.flags & RESET_ON_FORK) && after.scheduling.policy == SCHED_BATCH, "policy %u flags %lx", after.scheduling.policy,
           after.scheduling.flags);
     CHECK(thread_after.scheduling.policy == SCHED_IDLE, "the thread's policy is %u", thread_after.scheduling.policy);
+    CHECK(after.memory_policy == before.memory_policy && after.nodes[0] == before.nodes[0] && before.memory_policy != MPOL_DEFAULT, "memory policy %#x of %lx",
+          after.memory_policy, after.nodes[0]);
     CHECK(memcmp(&before, &after, sizeof before) == 0, "the first thread's switches differ");
     CHECK(memcmp(&thread_before, &thread_after, sizeof before) == 0, "the other thread's switches differ");
     CHECK(syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0, "the registration for membarrier is lost: %s", strerror(errno));

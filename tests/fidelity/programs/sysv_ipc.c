@@ -95,6 +95,8 @@ int main(void)
     strcpy(parts + 2 * 4096, "third page");
     MUST(mprotect(parts + 4096, 4096, PROT_READ));
     MUST(shmctl(parted, IPC_RMID, NULL));
+    int locked = MUST(shmget(IPC_PRIVATE, 8192, 0600));
+    bool can_lock = shmctl(locked, SHM_LOCK, NULL) == 0;        /* not where RLIMIT_MEMLOCK is 0 */
     char bytes[2];
     for (int got = 0; got < 2;)
         got += MUST((int)read(ready[0], bytes + got, 2 - (size_t)got));
@@ -146,6 +148,9 @@ int main(void)
     CHECK(read(null, parts + 4096, 1) == -1 && errno == EFAULT, "its middle can be written to");
     MUST(mprotect(parts + 4096, 4096, PROT_READ | PROT_WRITE));
     CHECK(read(null, parts + 4096, 1) == 1, "its middle cannot be made writable again");
+    MUST(shmctl(locked, IPC_STAT, &segment));
+    CHECK(!can_lock == !(segment.shm_perm.mode & SHM_LOCKED), "the locked segment has mode %o", segment.shm_perm.mode);
+    MUST(shmctl(locked, IPC_RMID, NULL));
     MUST(shmdt(kept));
     MUST(shmdt(readable));
     CHECK(shmctl(removed, IPC_STAT, &segment) < 0, "the removed segment outlives its last user");

@@ -1,4 +1,4 @@
-/* Ptys: a session with its controlling terminal and a background job, settings, size, unread bytes both ways, /dev/tty, gaps in the numbers. */
+/* Ptys: a session with its controlling terminal and a background job, settings, size, unread bytes both ways, /dev/tty, gaps in the numbers, a locked and an exclusive one. */
 #include "fidelity.h"
 
 #include <sys/ioctl.h>
@@ -94,6 +94,8 @@ int main(void)
     /* Canonical mode: a finished line waits to be read. */
     int other_slave = MUST(open(other_name, O_RDWR | O_NOCTTY));
     MUST((int)write(other, "a line\n", 7));
+    MUST(ioctl(other_slave, TIOCEXCL));
+    int locked = MUST(open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC));
     pid_t leader = fidelity_fork();
     if (leader == 0)
         lead(name);
@@ -114,6 +116,13 @@ int main(void)
           "the settings differ");
     MUST(ioctl(packet, TIOCGPKT, &on));
     CHECK(on == 1, "packet mode is lost");
+    on = 0;
+    MUST(ioctl(other_slave, TIOCGEXCL, &on));
+    CHECK(on == 1, "the exclusive terminal is not any more");
+    MUST(ioctl(locked, TIOCGPTLCK, &on));
+    CHECK(on == 1 && open(slave_name(locked), O_RDWR | O_NOCTTY) < 0 && errno == EIO, "the locked terminal can be opened: %s", strerror(errno));
+    MUST(ioctl(master, TIOCGPTLCK, &on));
+    CHECK(on == 0, "the terminal that was unlocked is locked");
     struct pollfd hung = { closed, POLLIN, 0 };
     CHECK(poll(&hung, 1, 0) == 1 && (hung.revents & POLLHUP), "the terminal whose slave was closed does not say so");
     struct pollfd verdict_ready = { results[0], POLLIN, 0 };

@@ -1,4 +1,4 @@
-/* task_states MODE: a process in a state that a fork refuses (dispatch, segments, memory, memories, vdso, traced, thread_pidfd, thread_place, thread_places), that hurries (storm), that waits (waits), has many signals pending (queued), or ends as soon as it can (ends). */
+/* task_states MODE: a process in a state that a fork refuses (dispatch, segments, memory, memories, vdso, traced, thread_pidfd, thread_place, thread_places, thread_table, thread_network), that hurries (storm), that waits (waits), has many signals pending (queued), or ends as soon as it can (ends). */
 #include "../programs/fidelity.h"
 
 #include <asm/ldt.h>
@@ -48,6 +48,24 @@ static void *go_elsewhere_with_another(void *unused)
     pthread_t other;
     MUST(unshare(CLONE_FS));
     CHECK(pthread_create(&other, NULL, stay_elsewhere, NULL) == 0, "no thread");
+    stay(unused);
+    return NULL;
+}
+
+/* A thread with a descriptor table of its own, in which another file has a number of the process's. */
+static void *stay_with_own_table(void *unused)
+{
+    MUST(unshare(CLONE_FILES));
+    MUST(dup2(MUST(open("/dev/zero", O_RDONLY)), 0));
+    gone_elsewhere = true;
+    stay(unused);
+    return NULL;
+}
+
+static void *stay_in_own_network(void *unused)
+{
+    MUST(unshare(CLONE_NEWNET));
+    gone_elsewhere = true;
     stay(unused);
     return NULL;
 }
@@ -214,6 +232,15 @@ int main(int argc, char **argv)
         pthread_t thread;
         bool two = strcmp(mode, "thread_places") == 0;
         CHECK(pthread_create(&thread, NULL, two ? go_elsewhere_with_another : go_elsewhere, NULL) == 0, "no thread");
+        while (!gone_elsewhere)
+            fidelity_sleep_ms(1);
+        fidelity_ready();
+    } else if (strcmp(mode, "thread_table") == 0 || strcmp(mode, "thread_network") == 0) {
+        pthread_t thread;
+        bool network = strcmp(mode, "thread_network") == 0;
+        if (network)
+            MUST(unshare(CLONE_NEWUSER));
+        CHECK(pthread_create(&thread, NULL, network ? stay_in_own_network : stay_with_own_table, NULL) == 0, "no thread");
         while (!gone_elsewhere)
             fidelity_sleep_ms(1);
         fidelity_ready();
