@@ -9,6 +9,7 @@
 #define COUNT 7
 #define FIRST_USER 1000
 #define STARTED 77              /* exit status of the program with odd arguments */
+#define LEAVE 60                /* its descriptor that is at its end once it may go */
 
 static const char *const names[COUNT] = { ") R 1 (", "a) Z 0 0 0 (b", "two\nlines", "\033[2J\033]0;x", "", "\377\376 \\n", "Uid:\t0\nPPid:\t1" };
 static char *const arguments[] = { "odd\nname) (", "--odd", "", "a b", "\n\n", ") R 1 (", "\377", NULL };
@@ -119,6 +120,8 @@ static int run_started(char **argv)
             return 1;
     if (read_all("/proc/self/cmdline", seen, sizeof seen) != used || memcmp(seen, wanted, used) != 0)
         return 2;
+    if (read(LEAVE, seen, 1) != 0)
+        return 4;
     return environ[0] && strcmp(environ[0], environment[0]) == 0 && !environ[4] ? STARTED : 3;
 }
 
@@ -139,9 +142,11 @@ int main(int argc, char **argv)
         MUST(waitid(P_PID, (id_t)zombies[i], &info, WEXITED | WNOWAIT));
     }
     await(COUNT);
+    int leave[2];
+    MUST(pipe2(leave, O_CLOEXEC));
     pid_t started = fidelity_fork();
     if (started == 0)
-        _exit(execve("/proc/self/exe", arguments, environment));
+        _exit(MUST(dup2(leave[0], LEAVE)) < 0 || execve("/proc/self/exe", arguments, environment));
     snprintf(path, sizeof path, "/proc/%d/cmdline", started);
     size_t length;
     while ((length = read_all(path, before, sizeof before)) == 0 || memcmp(before, arguments[0], strlen(arguments[0])) != 0)
@@ -151,6 +156,7 @@ int main(int argc, char **argv)
     fidelity_await_go();
 
     CHECK(read_all(path, after, sizeof after) == length && memcmp(before, after, length) == 0, "the arguments of another process differ");
+    close(leave[1]);
     fidelity_expect_exit(started, STARTED);
     for (int i = 0; i < COUNT; i++) {
         siginfo_t info;
