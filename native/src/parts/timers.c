@@ -79,6 +79,17 @@ static int interval_collect(struct query *query, void *memo, struct error *err)
     return 0;
 }
 
+/*
+ * A periodic one that has rung goes on only when its signal is taken; until then it is told as not running, but with a period. Ringing at once it comes into
+ * that state: of SIGALRM one is pending at most, and where it is ignored nobody takes it.
+ */
+static void emit_waiting_period(struct batch *batch, struct timeval period)
+{
+    struct itimerval timer = { period, { 0, 1 } };
+    if (period.tv_sec || period.tv_usec)
+        EMIT(batch, "interval timer", SYS_setitimer, ITIMER_REAL, plan_data(batch->plan, &timer, sizeof timer), 0);
+}
+
 static int interval_emit(struct batch *batch, const struct thread *thread, struct error *err)
 {
     (void)err;
@@ -88,8 +99,11 @@ static int interval_emit(struct batch *batch, const struct thread *thread, struc
     const struct process_state *state = process->state;
     for (int i = 0; i < INTERVAL_TIMERS; i++) {
         const struct itimerval *timer = &state->interval_timers[i];
-        if (!timer->it_value.tv_sec && !timer->it_value.tv_usec)
+        if (!timer->it_value.tv_sec && !timer->it_value.tv_usec) {
+            if (i == ITIMER_REAL)
+                emit_waiting_period(batch, timer->it_interval);
             continue;
+        }
         struct timespec left = { timer->it_value.tv_sec, timer->it_value.tv_usec * 1000 };
         if (i == ITIMER_REAL && rang_meanwhile(process, &state->interval_timers_read, left)
             && is_pending(state->pending, state->pending_count, SIGALRM, SI_KERNEL, 0)) {
