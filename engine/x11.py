@@ -28,6 +28,8 @@ _SETUP_HEAD = struct.Struct("<BBHHH")
 _LONGEST_SETUP = 256 * 1024
 _REPLY = struct.Struct("<BBHIIIIIII")
 _GET_IMAGE, _Z_PIXMAP = 73, 2
+# A region that is not on the screen. Error and code are where replies have their kind and depth.
+_ERROR, _BAD_MATCH = 0, 8
 _QUERY_EXTENSION, _QUERY_INFO = 98, 1
 _SCREEN_SAVER = b"MIT-SCREEN-SAVER"
 _EXTENSION_REPLY = struct.Struct("<8xBB22x")
@@ -42,6 +44,10 @@ _DISPLAY = re.compile(r"(?:unix)?:([0-9]{1,5})(?:\.[0-9]{1,3})?")
 
 class XError(Exception):
     """The X server cannot be reached, refuses, or does not speak X11; says which."""
+
+
+class _Resized(XError):
+    """The screen became smaller between the greeting, which tells its size, and the question for its picture."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,11 @@ class Raster:
 
 async def grab(root_fd: int, display: str, pointer: bool = False) -> Raster:
     """The picture that `display` of the tree at `root_fd` shows now, with the pointer beside it when asked for. Raises XError; set a time limit around it."""
-    return await _asked(root_fd, display, _grab_with_pointer if pointer else _grab)
+    question = _grab_with_pointer if pointer else _grab
+    try:
+        return await _asked(root_fd, display, question)
+    except _Resized:
+        return await _asked(root_fd, display, question)
 
 
 async def idle(root_fd: int, display: str) -> float:
@@ -144,7 +154,7 @@ async def _grab(loop: asyncio.AbstractEventLoop, sock: socket.socket, screen: Sc
     kind, depth, _, length, *_ = _REPLY.unpack(await receive(loop, sock, _REPLY.size))
     size = screen.width * screen.height * _BYTES_PER_PIXEL
     if kind != 1 or depth != 24 or length * 4 != size:
-        raise XError(f"the X server did not send its picture (reply {kind}, depth {depth})")
+        raise (_Resized if (kind, depth) == (_ERROR, _BAD_MATCH) else XError)(f"the X server did not send its picture (reply {kind}, depth {depth})")
     return Raster(screen.width, screen.height, await receive(loop, sock, size))
 
 

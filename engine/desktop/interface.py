@@ -28,10 +28,9 @@ class Window:
 class Desktop(abc.ABC):
     """Input to one desktop while it is open. Places are pixels of the screen, keysyms those of X. Whatever fails raises x11.XError."""
 
-    @property
     @abc.abstractmethod
-    def size(self) -> tuple[int, int]:
-        """Width and height of the screen."""
+    async def size(self) -> tuple[int, int]:
+        """Width and height of the screen now: programs in the workspace may change it at any time."""
 
     @abc.abstractmethod
     async def cursor(self) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 _UNICODE = 0x01000000
 # Between two keys; not the plus of `U+20AC`.
@@ -36,6 +37,41 @@ _KEYS.update({f"kp_{digit}": 0xFFB0 + digit for digit in range(10)})
 
 RETURN, TAB, BACKSPACE, SHIFT, CAPS_LOCK = 0xFF0D, 0xFF09, 0xFF08, 0xFFE1, 0xFFE5
 _TYPED = {"\n": RETURN, "\t": TAB, "\b": BACKSPACE}
+
+# Keysyms older than Unicode, which most layouts are still written in: a page of each, by the character set whose bytes their last ones are.
+_PAGES = {0x01: "iso8859_2", 0x02: "iso8859_3", 0x03: "iso8859_4", 0x04: "shift_jis", 0x05: "iso8859_6", 0x0C: "iso8859_8", 0x0D: "iso8859_11"}
+# Those that are in no such order.
+_RUNS = {
+    0x06A1: "ђѓёєѕіїјљњћќґўџ№ЂЃЁЄЅІЇЈЉЊЋЌҐЎЏ", 0x06C0: bytes(range(0xC0, 0x100)).decode("koi8_r"),
+    0x07A1: "ΆΈΉΊΪ", 0x07A7: "Ό", 0x07A8: "ΎΫ", 0x07AB: "Ώ", 0x07AE: "΅―", 0x07B1: "άέήίϊΐόύϋΰώ",
+    0x07C1: "ΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΠΡΣ", 0x07D4: "ΤΥΦΧΨΩ", 0x07E1: "αβγδεζηθικλμνξοπρσςτυφχψω",
+    0x04DE: "゛゜", 0x0EA1: "".join(map(chr, range(0x3131, 0x3164))), 0x13BC: "ŒœŸ", 0x20AC: "€",
+    0x0AA9: "—–", 0x0AAE: "…", 0x0AC9: "™", 0x0AD0: "‘’“”", 0x0AFD: "‚„",
+}  # fmt: skip
+
+
+def _legacy() -> dict[int, str]:
+    """Characters of the older keysyms."""
+    found = {}
+    for page, charset in _PAGES.items():
+        for low in range(0xA1, 0x100):
+            text = unicodedata.normalize("NFKC", bytes([low]).decode(charset, errors="ignore")) if page == 0x04 else bytes([low]).decode(charset, errors="ignore")
+            if len(text) == 1:
+                found[page << 8 | low] = text
+    for first, run in _RUNS.items():
+        found.update(enumerate(run, first))
+    return found
+
+
+_CHARACTERS = _legacy()
+
+
+def canonical(keysym: int) -> int:
+    """The keysym that `of_character` has for the character of this one; itself, when it is of none."""
+    if keysym in _CHARACTERS:
+        return of_character(_CHARACTERS[keysym])
+    code = keysym - _UNICODE
+    return code if code in _LATIN else keysym
 
 
 def of_character(character: str) -> int:

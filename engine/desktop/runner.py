@@ -21,11 +21,11 @@ _DRAG_STEPS, _DRAG_PAUSE = 8, 0.012
 _WHEEL_UP, _WHEEL_DOWN, _WHEEL_LEFT, _WHEEL_RIGHT = 4, 5, 6, 7
 
 
-def place(x: int, y: int, size: list[int] | None, screen: tuple[int, int]) -> tuple[int, int]:
+def place(x: int, y: int, size: list[int] | None, screen: tuple[int, int], why: str = "nothing was done") -> tuple[int, int]:
     """The pixel of the screen for a pixel of a picture of `size`: corners meet corners. Raises BadRequest for one outside."""
     wide, high = size or screen
     if x >= wide or y >= high:
-        raise BadRequest(f"({x}, {y}) is outside the picture of {wide}x{high}: nothing was done")
+        raise BadRequest(f"({x}, {y}) is outside the picture of {wide}x{high}: {why}")
     if size is None:
         return x, y
     return round(x * (screen[0] - 1) / (wide - 1)), round(y * (screen[1] - 1) / (high - 1))
@@ -40,11 +40,13 @@ class Runner:
         self._held = held
         self._size = size
 
-    def check(self, batch: list[Action]) -> None:
-        """Before anything is done: whether all places are on the screen. Raises BadRequest."""
+    async def check(self, batch: list[Action]) -> tuple[int, int]:
+        """Before anything is done: the size of the screen, on which all places are. Raises BadRequest."""
+        screen = await self._desktop.size()
         for action in batch:
             for x, y in places_of(action):
-                place(x, y, self._size, self._desktop.size)
+                place(x, y, self._size, screen)
+        return screen
 
     async def run(self, action: Action) -> dict[str, Any]:
         """Do one thing; what is known after it. Raises Interrupted, XError, BadRequest, NotFound, Unsupported."""
@@ -56,7 +58,11 @@ class Runner:
 
     async def _go(self, x: int | None, y: int | None) -> None:
         if x is not None and y is not None:
-            await self._desktop.move(*place(x, y, self._size, self._desktop.size))
+            await self._desktop.move(*self._placed(x, y, await self._desktop.size()))
+
+    def _placed(self, x: int, y: int, screen: tuple[int, int]) -> tuple[int, int]:
+        """On the screen as large as it is now, which may have changed since the batch began. Raises BadRequest."""
+        return place(x, y, self._size, screen, "the screen became smaller meanwhile")
 
     async def _move(self, action: actions.Move) -> None:
         await self._go(action.x, action.y)
@@ -81,7 +87,8 @@ class Runner:
         await self._desktop.button(BUTTONS[action.button], False)
 
     async def _drag(self, action: actions.Drag) -> None:
-        stops = [place(x, y, self._size, self._desktop.size) for x, y in action.places()]
+        screen = await self._desktop.size()
+        stops = [self._placed(x, y, screen) for x, y in action.places()]
         await self._desktop.move(*stops[0])
         async with self._holding(action.modifiers):
             await self._desktop.button(BUTTONS[action.button], True)
@@ -102,13 +109,14 @@ class Runner:
                     await self._held.pause(0)
 
     async def _cursor(self, _: actions.Cursor) -> dict[str, Any]:
-        return {"cursor": self.seen(await self._desktop.cursor())}
+        return {"cursor": (await self.seen())[0]}
 
-    def seen(self, where: tuple[int, int]) -> list[int]:
-        """A place of the screen as a pixel of the picture."""
-        if self._size is None:
-            return list(where)
-        return [round(at * (of - 1) / (screen - 1)) for at, of, screen in zip(where, self._size, self._desktop.size, strict=True)]
+    async def seen(self) -> tuple[list[int], list[int]]:
+        """Where the pointer is, in pixels of the picture, and the size of the screen."""
+        screen, where = await self._desktop.size(), await self._desktop.cursor()
+        if self._size is not None:
+            where = tuple(round(at * (of - 1) / max(1, wide - 1)) for at, of, wide in zip(where, self._size, screen, strict=True))
+        return list(where), list(screen)
 
     # Keys
 

@@ -57,12 +57,11 @@ class Desktops:
             try:
                 async with asyncio.timeout(BATCH_SECONDS), self._opened(workspace, held) as desktop:
                     runner = Runner(desktop, Clipboard(self._executor, workspace, _display(workspace)), held, batch.size)
-                    runner.check(batch.actions)
-                    report.screen = list(desktop.size)
+                    report.screen = list(await runner.check(batch.actions))
                     for action in batch.actions:
                         report.done(action, await runner.run(action))
                     await desktop.finish()
-                    report.cursor = runner.seen(await desktop.cursor())
+                    report.cursor, report.screen = await runner.seen()
             except (EngineError, XError, Interrupted, TimeoutError) as error:
                 await self._let_go(workspace, held)
                 refusal = _refusal(workspace, error)

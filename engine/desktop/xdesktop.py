@@ -13,7 +13,7 @@ from engine.desktop.held import Held
 from engine.desktop.interface import Desktop, Window
 from engine.desktop.keyboard import BUTTON_PRESS, BUTTON_RELEASE, MOTION, RELEASE, Keyboard, mapping
 
-_FAKE_INPUT, _QUERY_POINTER, _QUERY_KEYMAP = 2, 38, 44
+_FAKE_INPUT, _GET_GEOMETRY, _QUERY_POINTER, _QUERY_KEYMAP = 2, 14, 38, 44
 _XTEST = "XTEST"
 _BUTTONS_IN_MASK = 5
 # A window manager takes milliseconds; one that hangs holds up nobody for longer than this.
@@ -29,9 +29,10 @@ class XDesktop(Desktop):
         self._held = held
         self._keyboard = Keyboard(x, held, self._fake, lambda: windows.caught_up(x))
 
-    @property
-    def size(self) -> tuple[int, int]:
-        return self._x.screen.width, self._x.screen.height
+    async def size(self) -> tuple[int, int]:
+        reply = await self._x.ask(struct.pack("<BBHI", _GET_GEOMETRY, 0, 2, self._x.screen.root))
+        width, height = struct.unpack_from("<HH", reply, 16)
+        return width, height
 
     async def cursor(self) -> tuple[int, int]:
         reply = await self._x.ask(struct.pack("<BBHI", _QUERY_POINTER, 0, 2, self._x.screen.root))

@@ -95,7 +95,7 @@ class Models:
         """The screen in the size that the model knows, or the part of it that it asked for, enlarged to that."""
         options: dict[str, Any] = {"settle_ms": _SETTLE_MS, "max_bytes": _MOST_BYTES}
         if plan.region is not None:
-            screen = (await self._shot(call, width=_SMALLEST, format="jpeg", max_age_ms=1000)).screen
+            screen = (await self._shot(call, width=_SMALLEST, format="jpeg")).screen
             known = plan.size or screen
             options["region"] = _on_screen(plan.region, known, screen)
             wide, high = plan.region[2] - plan.region[0], plan.region[3] - plan.region[1]

@@ -95,7 +95,7 @@ class ComputerServer:
         return {"image_data": base64.b64encode(shot.content).decode()}
 
     async def _screen(self, call: Call, params: Params) -> dict[str, Any]:
-        shot = await self._node.screenshot(call.workspace, None, width=16, format="jpeg", max_age_ms=1000)
+        shot = await self._node.screenshot(call.workspace, None, width=16, format="jpeg")
         assert shot is not None, "as above"
         return {"size": {"width": shot.screen[0], "height": shot.screen[1]}}
 

@@ -69,7 +69,7 @@ def add(server: MCPServer, find: Find) -> None:
         """Look at a part of a branch's screen, enlarged. Places are still told in pixels of the whole screen (or of `size`)."""
         caller = find(ctx)
         if size is not None:
-            screen = (await caller.picture(branch, {"width": _SMALLEST_EDGE, "format": "jpeg", "max_age_ms": 1000})).screen
+            screen = (await caller.picture(branch, {"width": _SMALLEST_EDGE, "format": "jpeg"})).screen
             region = [round(part * screen[axis % 2] / size[axis % 2]) for axis, part in enumerate(region)]
         wide, high = max(1, region[2] - region[0]), max(1, region[3] - region[1])
         scale = max_edge / max(wide, high)

@@ -276,6 +276,26 @@ async def test_a_server_that_lies_is_an_error_not_a_picture(screens: Screens, wo
             await screens.picture(workspace)
 
 
+async def test_a_screen_that_shrinks_while_it_is_asked_is_asked_again(screens: Screens) -> None:
+    """The size was told by the greeting; when the picture is asked for, that is no longer on the screen."""
+    calls: list[int] = []
+
+    async def shrinks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            await reader.readexactly(12)
+            writer.write(greeting(width=2 * WIDTH))
+            await reader.readexactly(20)
+            writer.write(struct.pack("<BBHIIIIIII", 0, 8, 1, 0, 0, 0, 0, 0, 0, 0))
+            await writer.drain()
+        else:
+            await FakeX()(reader, writer)
+
+    async with serving(shrinks) as workspace:
+        assert (await screens.picture(workspace)).screen == (WIDTH, HEIGHT)
+    assert len(calls) == 2
+
+
 async def test_a_server_that_says_nothing_holds_up_nobody_else(screens: Screens, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(screen, "_GRAB_SECONDS", 0.5)
 
