@@ -353,7 +353,7 @@ const struct target targets[] = {
     { "signalfd", run_signalfd, 0 }, { "timerfd", run_timerfd, 0 }, { "pidfd", run_pidfd, 0 },
     { "inotify", run_inotify, 0 }, { "fanotify", run_fanotify, 0 }, { "waits", run_waits, 0 },
     { "sessions", run_sessions, 0 }, { "raw", run_raw, 4000 }, { "multicast", run_multicast, 0 },
-    { "time_offsets", run_time_offsets, 0 }, { "restorer_maps", run_restorer_maps, 2000 }, { "registration", run_registration, 0 },
+    { "time_offsets", run_time_offsets, 0 }, { "restorer_maps", run_restorer_maps, 100 }, { "registration", run_registration, 0 },
     { "control", run_control, 0 }, { "json", run_json, 0 }, { "frames", run_frames, 0 }, { "relay", run_relay, 0 },
     { 0 },
 };

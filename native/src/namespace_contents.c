@@ -18,6 +18,7 @@
 #define MAP_TEXT_LIMIT 65536
 #define OFFSETS_LIMIT 256
 #define NANOSECONDS 1000000000ll
+#define MOST_SECONDS 9000000000ll       /* the kernel takes no more than half of that */
 
 static const char *who(const struct world *world, const struct namespace *namespace)
 {
@@ -107,7 +108,8 @@ static int read_offsets(const struct world *world, struct namespace *namespace, 
     namespace->offsets = proc_read(err, OFFSETS_LIMIT, NULL, "/proc/%d/timens_offsets", process->pid);
     if (!namespace->offsets)
         return -1;
-    if (sscanf(namespace->offsets, "monotonic %lld %lld", &seconds, &nanoseconds) != 2)
+    if (sscanf(namespace->offsets, "monotonic %lld %lld", &seconds, &nanoseconds) != 2 || seconds > MOST_SECONDS || seconds < -MOST_SECONDS
+        || nanoseconds < 0 || nanoseconds >= NANOSECONDS)
         return fail(err, "internal", "%s: the offsets of its time namespace are not understood", process_label(process));
     namespace->monotonic_offset = seconds * NANOSECONDS + nanoseconds;
     return 0;
