@@ -6,7 +6,6 @@ a workspace left there is followed out (engine/syscalls.py).
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -29,6 +28,8 @@ _DBUS_MACHINE_ID = "/var/lib/dbus/machine-id"
 # After fork hooks: 64 at most, 10 s each. What takes longer than this in all goes on by itself.
 _HOOK_SECONDS = 60.0
 _MESSAGE_LIMIT = 1000
+# By these the kernel, or open_regular_inside, says that a workspace has no such file. Any other error means that nobody could tell.
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)
 
 
 @dataclass(frozen=True)
@@ -108,18 +109,26 @@ def _write_machine_id(root: int) -> None:
     """A new id for systemd's and D-Bus' readers. D-Bus' own file is mostly a link to the other one, and then stays one."""
     content = secrets.token_hex(16).encode() + b"\n"
     syscalls.write_file_inside(root, "/etc/machine-id", content, 0o444)
-    with contextlib.suppress(OSError):
-        os.close(syscalls.open_regular_inside(root, _DBUS_MACHINE_ID))
+    if _has_file(root, _DBUS_MACHINE_ID):
         syscalls.write_file_inside(root, _DBUS_MACHINE_ID, content, 0o444)
 
 
-def _read(root: int, path: str, limit: int) -> bytes:
-    """A regular file of the workspace, cut to `limit` bytes; empty when there is none."""
+def _has_file(root: int, path: str) -> bool:
+    """Whether the workspace has a regular file there. Raises OSError when nobody can tell."""
     try:
-        fd = syscalls.open_regular_inside(root, path)
-    except OSError:
+        os.close(syscalls.open_regular_inside(root, path))
+    except OSError as error:
+        if error.errno not in _ABSENT:
+            raise
+        return False
+    return True
+
+
+def _read(root: int, path: str, limit: int) -> bytes:
+    """A regular file of the workspace, cut to `limit` bytes; empty when there is none. Raises OSError when it cannot be read."""
+    if not _has_file(root, path):
         return b""
-    with os.fdopen(fd, "rb") as file:
+    with os.fdopen(syscalls.open_regular_inside(root, path), "rb") as file:
         return file.read(limit)
 
 
@@ -127,20 +136,23 @@ def _read(root: int, path: str, limit: int) -> bytes:
 
 
 def wants_to_hear(root: int) -> bool:
-    """Whether a workspace has registered processes or hooks: who uses neither pays nothing for them."""
-    return _has_entries(root, REGISTRATIONS) or _has_entries(root, HOOKS)
+    """Whether a workspace has registered processes or hooks: who uses neither pays nothing for them. Raises Internal when nobody can tell."""
+    try:
+        return _has_entries(root, REGISTRATIONS) or _has_entries(root, HOOKS)
+    except OSError as error:
+        raise from_oserror("cannot tell which programs want to hear of the fork", error) from error
 
 
 def _has_entries(root: int, path: str) -> bool:
     try:
         fd = syscalls.openat2(root, path, os.O_RDONLY | os.O_DIRECTORY, syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS)
-    except OSError:
+    except OSError as error:
+        if error.errno not in _ABSENT:
+            raise
         return False
     try:
         with os.scandir(fd) as entries:
             return next(entries, None) is not None
-    except OSError:
-        return False
     finally:
         os.close(fd)
 

@@ -2,6 +2,7 @@
 #ifndef TCLONE_ARENA_H
 #define TCLONE_ARENA_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "op.h"
@@ -85,6 +86,7 @@ struct arena_control {
     uint32_t ready;         /* threads that wait to be released */
     uint32_t never;         /* nobody ever raises this: threads wait on it until ptrace takes them */
     struct op_fault fault;
+    uint64_t tolerated[OP_TOLERANCES][2];   /* a bit for each error below 128; at once behind `fault`, where interp.S looks */
     char text[256];         /* what tclone-restore itself has to say about a fault */
 
     uint64_t interpreter;   /* address of interp_start's copy */
@@ -103,6 +105,7 @@ struct arena_control {
     uint32_t pad2;
     struct arena_service service;
 };
+_Static_assert(offsetof(struct arena_control, tolerated) == offsetof(struct arena_control, fault) + OP_FAULT_SIZE, "interp.S knows this place");
 
 struct arena_creator {
     uint32_t stage;

@@ -1,5 +1,6 @@
 #include "capture.h"
 #include "cgroups.h"
+#include "doubt.h"
 #include "family.h"
 #include "files.h"
 #include "inject.h"
@@ -125,5 +126,5 @@ int capture(struct world *world, struct error *err)
         *err = pages.err;
         return -1;
     }
-    return status < 0 ? -1 : descriptors_check_room(world, err);
+    return status < 0 || doubts_check(err) < 0 ? -1 : descriptors_check_room(world, err);
 }

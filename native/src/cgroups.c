@@ -5,6 +5,7 @@
  */
 #include "cgroup_tree.h"
 #include "cgroups.h"
+#include "doubt.h"
 #include "proc.h"
 
 #include <dirent.h>
@@ -260,9 +261,10 @@ static int read_groups(struct error *err)
 /* Below the workspace's own group? A task that is ending says "/" of v1 hierarchies, and one from outside "/..". */
 static bool is_in_group_inside(pid_t pid, struct error *err)
 {
-    struct error ignored = { 0 };
+    struct error unread = { 0 };
     int back = cgroups_enter(first_pid, err);
-    AUTO_FREE char *text = back < 0 ? NULL : proc_read(&ignored, TEXT_LIMIT, NULL, "/proc/%d/cgroup", pid);
+    AUTO_FREE char *text = back < 0 ? NULL : proc_read(&unread, TEXT_LIMIT, NULL, "/proc/%d/cgroup", pid);
+    doubt_error(&unread);
     char *rest = text, *name, *path;
     bool inside = false;
     while (rest && next_line(&rest, &name, &path))
@@ -275,8 +277,9 @@ static bool is_in_group_inside(pid_t pid, struct error *err)
 void cgroups_preflight(const struct process *process, const struct process *first, struct blockers *blockers)
 {
     static char *own_text;
-    struct error ignored = { 0 }, err = { 0 };
-    AUTO_FREE char *text = proc_read(&ignored, TEXT_LIMIT, NULL, "/proc/%d/cgroup", process->pid);
+    struct error unread = { 0 }, err = { 0 };
+    AUTO_FREE char *text = proc_read(&unread, TEXT_LIMIT, NULL, "/proc/%d/cgroup", process->pid);
+    doubt_error(&unread);
     bool is_first = process == first;
     if (is_first) {
         free(own_text);

@@ -1,4 +1,5 @@
 #include "descriptors.h"
+#include "doubt.h"
 #include "files.h"
 #include "proc.h"
 
@@ -118,16 +119,20 @@ static int inspect(struct description *description, struct error *err)
     if (!description->link)
         return -1;
     description->offset = socket || (description->flags & O_PATH) ? -1 : lseek(description->local, 0, SEEK_CUR);
+    if (description->offset < 0 && !socket && !(description->flags & O_PATH))
+        doubt(ANSWERS(ESPIPE, EINVAL, ENXIO, EOVERFLOW, EOPNOTSUPP), "cannot tell the position in %s", description->link);
     if (!(description->flags & O_PATH)) {
         struct { int type, pid; } owner = { 0, 0 };
-        if (fcntl(description->local, F_GETOWN_EX, &owner) == 0 && owner.pid > 0) {
+        if (fcntl(description->local, F_GETOWN_EX, &owner) < 0)
+            return fail_errno(err, "cannot tell the owner of %s", description->link);
+        if (owner.pid > 0) {
             /* The answer is in our numbering: turn the host's pid into the workspace's later; only owners inside count. */
             description->owner_type = owner.type;
             description->owner_pid = owner.pid;
         }
         description->owner_signal = fcntl(description->local, F_GETSIG);
         if (description->owner_signal < 0)
-            description->owner_signal = 0;
+            return fail_errno(err, "cannot tell the signal of %s", description->link);
     }
     return 0;
 }

@@ -1,4 +1,5 @@
 #include "files.h"
+#include "doubt.h"
 #include "identity.h"
 #include "kinds/handle.h"
 #include "mounts.h"
@@ -69,21 +70,32 @@ static int open_in(int root, const char *path, int flags, mode_t mode)
 {
     struct open_how how = { .flags = (uint64_t)flags | O_CLOEXEC, .mode = mode,
                             .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS };
-    return (int)syscall(SYS_openat2, root, path, &how, sizeof how);
+    return (int)AGAIN(syscall(SYS_openat2, root, path, &how, sizeof how));
+}
+
+/* -1 = nothing is there. */
+static int open_place(int root, const char *path, struct stat *st)
+{
+    int fd = open_in(root, path, O_PATH | O_NOFOLLOW, 0);
+    if (fd >= 0 && fstat(fd, st) == 0)
+        return fd;
+    doubt(HAS_NO_SUCH_NAME, "cannot tell what %.200s is", path);
+    close_fd(&fd);
+    return -1;
 }
 
 bool files_path_is(const struct world *world, const char *path, uint64_t inode)
 {
-    AUTO_CLOSE int fd = open_in(world->root, path, O_PATH | O_NOFOLLOW, 0);
     struct stat st;
-    return fd >= 0 && fstat(fd, &st) == 0 && st.st_ino == inode;
+    AUTO_CLOSE int fd = open_place(world->root, path, &st);
+    return fd >= 0 && st.st_ino == inode;
 }
 
 bool files_path_leads_to(const struct world *world, const struct mount_world *mounts, const char *path, uint64_t inode, const char *open_path)
 {
-    AUTO_CLOSE int fd = open_in(mounts ? mounts->root : world->root, path, O_PATH | O_NOFOLLOW, 0);
     struct stat st;
-    return fd >= 0 && fstat(fd, &st) == 0 && st.st_ino == inode && identity_same(open_path, fd);
+    AUTO_CLOSE int fd = open_place(mounts ? mounts->root : world->root, path, &st);
+    return fd >= 0 && st.st_ino == inode && identity_same(open_path, fd);
 }
 
 /*

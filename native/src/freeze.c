@@ -97,8 +97,10 @@ static int seize_thread(struct process *process, pid_t tid, struct error *err)
         if (errno != EPERM)
             return fail_errno(err, "cannot stop thread %d", tid);
         /* EPERM: a zombie or an exiting thread, or one that somebody traces. */
-        struct error ignored = { 0 };
-        AUTO_FREE char *status = proc_read(&ignored, 1 << 20, NULL, "/proc/%d/task/%d/status", process->pid, tid);
+        struct error unread = { 0 };
+        AUTO_FREE char *status = proc_read(&unread, 1 << 20, NULL, "/proc/%d/task/%d/status", process->pid, tid);
+        if (!status && strcmp(unread.code, "gone") != 0)
+            return fail(err, unread.code, "cannot stop thread %d: %s", tid, unread.message);
         const char *tracer = status ? proc_field(status, "TracerPid") : NULL;
         const char *state = status ? proc_field(status, "State") : NULL;
         if (tracer && atoi(tracer) > 0 && state && *state != 'Z' && *state != 'X')
@@ -370,9 +372,11 @@ static bool still_stands(pid_t tid)
 
 static bool has_ended(pid_t pid)
 {
-    struct error ignored = { 0 };
-    AUTO_FREE char *status = proc_read(&ignored, 1 << 20, NULL, "/proc/%d/status", pid);
+    struct error unread = { 0 };
+    AUTO_FREE char *status = proc_read(&unread, 1 << 20, NULL, "/proc/%d/status", pid);
     const char *state = status ? proc_field(status, "State") : NULL;
+    if (!status)
+        return strcmp(unread.code, "gone") == 0;
     return !state || *state == 'Z' || *state == 'X';
 }
 

@@ -1,4 +1,5 @@
 #include "identity.h"
+#include "doubt.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -19,12 +20,18 @@ static void identify(int directory, const char *path, int flags, struct identity
     int mount;
     identity->is.handle.handle_bytes = MAX_HANDLE_SZ;
     identity->known = name_to_handle_at(directory, path, &identity->is.handle, &mount, flags | AT_HANDLE_FID) == 0;
+    if (!identity->known)
+        doubt(ANSWERS(EOPNOTSUPP, EOVERFLOW, EINVAL, ENOENT, ESTALE, ENOTDIR, ELOOP, EACCES), "cannot tell which file %.100s is", *path ? path : "one");
 }
 
 static bool same_inode(const char *open_path, int fd)
 {
     struct stat a, b;
-    return stat(open_path, &a) == 0 && fstat(fd, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    if (stat(open_path, &a) < 0 || fstat(fd, &b) < 0) {
+        doubt(HAS_NO_SUCH_NAME, "cannot tell which file %.100s is", open_path);
+        return false;
+    }
+    return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
 bool identity_same(const char *open_path, int fd)

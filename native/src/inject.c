@@ -92,7 +92,7 @@ static int append(struct query *query, struct op op)
 
 int query_op(struct query *query, struct op op)
 {
-    op.flags |= OP_MAY_FAIL;
+    op.flags |= OP_ANY_ERROR;
     return append(query, op);
 }
 

@@ -49,8 +49,17 @@ interp_start:
     add r12, 80
     jmp .Lnext
 .Lerror:
-    bt ebx, 8
+    bt ebx, 8           /* OP_ANY_ERROR */
     jc .Ladvance
+    neg rax
+    cmp rax, 127
+    ja .Lfault
+    shr ebx, 9          /* OP_TOLERATE: the row of the table behind struct op_fault */
+    and ebx, 63
+    shl ebx, 4
+    bt qword ptr [r13+rbx+16], rax
+    jc .Ladvance
+.Lfault:
     mov [r13+8], r12
     mov dword ptr [r13], 1
     mov rdi, r13

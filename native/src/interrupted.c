@@ -1,4 +1,5 @@
 #include "interrupted.h"
+#include "doubt.h"
 #include "freeze.h"
 #include "proc.h"
 
@@ -51,8 +52,9 @@ static bool waits_for_ever(const struct user_regs_struct *regs)
 /* Of a long queue: the sets of pending signals, which only /proc shows. The kernel walks the queue from its start for each signal that it shows. */
 static bool one_of_many_is_due(const struct thread *thread)
 {
-    struct error ignored = { 0 };
-    AUTO_FREE char *status = proc_read(&ignored, 1 << 20, NULL, "/proc/%d/task/%d/status", thread->process->pid, thread->tid);
+    struct error err = { 0 };
+    AUTO_FREE char *status = proc_read(&err, 1 << 20, NULL, "/proc/%d/task/%d/status", thread->process->pid, thread->tid);
+    doubt_error(&err);
     const char *own = status ? proc_field(status, "SigPnd") : NULL, *shared = status ? proc_field(status, "ShdPnd") : NULL;
     uint64_t pending = (own ? strtoull(own, NULL, 16) : 0) | (shared ? strtoull(shared, NULL, 16) : 0);
     return pending & ~thread->signal_mask;
@@ -65,6 +67,8 @@ static bool signal_is_due(const struct thread *thread)
         siginfo_t some[AT_ONCE];
         struct { uint64_t offset; uint32_t flags; int32_t count; } arguments = { 0, queue, AT_ONCE };
         long got = ptrace(PTRACE_PEEKSIGINFO, thread->tid, &arguments, some);
+        if (got < 0)
+            doubt(ANSWERS(ESRCH), "cannot look at the signals that are due to thread %d", thread->tid);
         for (long i = 0; i < got; i++)
             if (!(thread->signal_mask >> (some[i].si_signo - 1) & 1))
                 return true;

@@ -120,7 +120,7 @@ int locks_read(struct world *world, struct error *err)
 static void emit_owner(struct batch *batch, uint64_t fd, int type, int pid, const char *what)
 {
     struct { int type, pid; } owner = { type, pid };
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_fcntl, fd, F_SETOWN_EX, plan_data(batch->plan, &owner, sizeof owner));
+    EMIT_FLAGS(batch, what, TOLERATING(OWNER_GONE), SYS_fcntl, fd, F_SETOWN_EX, plan_data(batch->plan, &owner, sizeof owner));
 }
 
 /* Break it again, so that it has its time to be given up; whoever was told in the source is not told twice. */
@@ -130,10 +130,9 @@ static void emit_breaking(struct batch *batch, const struct file_lock *lock, uin
     snprintf(path, sizeof path, "/proc/self/fd/%d", (int)fd);
     emit_owner(batch, fd, F_OWNER_PID, 0, what);
     uint64_t flags = (lock->to_nothing ? O_WRONLY : O_RDONLY) | O_NONBLOCK | O_CLOEXEC;
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_openat, (uint64_t)AT_FDCWD, plan_string(batch->plan, path), flags);
+    EMIT_FLAGS(batch, what, TOLERATING(LEASE_BROKEN), SYS_openat, (uint64_t)AT_FDCWD, plan_string(batch->plan, path), flags);
     uint64_t opened = emit_result_cell(batch);
-    *(int64_t *)plan_local(batch->plan, opened) = -1;
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL | OP_LOAD(0), SYS_close, opened);
+    EMIT_FLAGS(batch, what, TOLERATING(NOT_OPENED) | OP_LOAD(0), SYS_close, opened);
 }
 
 /*
@@ -147,7 +146,7 @@ static void emit_lease(struct batch *batch, const struct file_lock *lock)
     uint64_t fd = (uint64_t)description->holder_fd;
     bool write = lock->breaking ? !lock->to_nothing || (description->flags & O_ACCMODE) != O_RDONLY : lock->write;
     /* A file of /dev/shm is open for writing until all processes have let go of what it was made from: there the lease is lost. */
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_fcntl, fd, F_SETLEASE, write ? F_WRLCK : F_RDLCK);
+    EMIT_FLAGS(batch, what, TOLERATING(LEASE_LOST), SYS_fcntl, fd, F_SETLEASE, write ? F_WRLCK : F_RDLCK);
     if (lock->breaking)
         emit_breaking(batch, lock, fd, what);
     emit_owner(batch, fd, description->owner_pid ? description->owner_type : F_OWNER_PID, description->owner_pid, what);

@@ -401,22 +401,55 @@ static void emit_merging(struct context *context)
     struct range range;
     if (!context->process->state->memory_merge)
         return;
-    EMIT_FLAGS(context->batch, "memory merging", OP_MAY_FAIL, SYS_prctl, PR_SET_MEMORY_MERGE, 1);
+    EMIT(context->batch, "memory merging", SYS_prctl, PR_SET_MEMORY_MERGE, 1);
     FOR_RANGES(context->map, unmergeable, range)
-        EMIT_FLAGS(context->batch, "memory merging", OP_MAY_FAIL, SYS_madvise, range.start, range.end - range.start, MADV_UNMERGEABLE);
+        EMIT_FLAGS(context->batch, "memory merging", TOLERATING(UNCHANGEABLE_MERGING), SYS_madvise, range.start, range.end - range.start, MADV_UNMERGEABLE);
 }
 
-/*
- * Needs CAP_IPC_LOCK or the limit, so it comes before credentials and limits. An error only says that some page could not be had, as in an area that
- * may not be touched: the lock is set all the same. That it could not be set at all is not possible with the capability.
- */
+/* Pages that may not be touched, or lie behind the end of a file: the kernel sets the lock, and tells that it could not have them. */
+static bool is_touchable(const struct memory_map *map, const struct vma *vma)
+{
+    for (int i = 0; i < map->guard_count; i++)
+        if (map->guards[i].start < vma->end && vma->start < map->guards[i].end)
+            return false;
+    return vma->protection & PROT_READ && (vma->kind == VMA_ANONYMOUS || vma->kind == VMA_STACK);
+}
+
+/* Set on fault first, which touches no page and so cannot fail for want of one. */
+static void emit_lock(struct context *context, const struct range *range, bool touchable)
+{
+    uint64_t size = range->end - range->start;
+    if (!touchable)
+        EMIT(context->batch, "memory lock", SYS_mlock2, range->start, size, MLOCK_ONFAULT);
+    EMIT_FLAGS(context->batch, "memory lock", touchable ? 0 : TOLERATING(UNTOUCHABLE_PAGES), SYS_mlock2, range->start, size, 0);
+}
+
+/* Neighbours as one, as far as all of it can be touched, or may not be. */
+static void emit_whole_locks(struct context *context)
+{
+    const struct memory_map *map = context->map;
+    struct range range = { 0, 0 };
+    bool touchable = false;
+    for (int i = 0; i <= map->vma_count; i++) {
+        const struct vma *vma = i < map->vma_count && locked(&map->vmas[i]) ? &map->vmas[i] : NULL;
+        if (vma && range.end == vma->start && is_touchable(map, vma) == touchable) {
+            range.end = vma->end;
+            continue;
+        }
+        if (range.end)
+            emit_lock(context, &range, touchable);
+        range = vma ? (struct range){ vma->start, vma->end } : (struct range){ 0, 0 };
+        touchable = vma && is_touchable(map, vma);
+    }
+}
+
+/* Needs CAP_IPC_LOCK or the limit, so it comes before credentials and limits. */
 static void emit_locks(struct context *context)
 {
     struct range range;
-    FOR_RANGES(context->map, locked, range)
-        EMIT_FLAGS(context->batch, "memory lock", OP_MAY_FAIL, SYS_mlock2, range.start, range.end - range.start, 0);
+    emit_whole_locks(context);
     FOR_RANGES(context->map, locked_on_fault, range)
-        EMIT_FLAGS(context->batch, "memory lock", OP_MAY_FAIL, SYS_mlock2, range.start, range.end - range.start, MLOCK_ONFAULT);
+        EMIT(context->batch, "memory lock", SYS_mlock2, range.start, range.end - range.start, MLOCK_ONFAULT);
     uint32_t future = context->map->lock_future;
     if (future)
         EMIT(context->batch, "memory lock", SYS_mlockall,
@@ -430,14 +463,13 @@ static void emit_seals(struct context *context)
         EMIT(context->batch, "memory seal", SYS_mseal, range.start, range.end - range.start, 0);
 }
 
-/* A name only tells people what memory is for: a branch without it is none the worse. */
 static void emit_names(struct context *context)
 {
     for (int i = 0; i < context->map->vma_count; i++) {
         const struct vma *vma = &context->map->vmas[i];
         if (vma->given_name)
-            EMIT_FLAGS(context->batch, "memory name", OP_MAY_FAIL, SYS_prctl, PR_SET_VMA, PR_SET_VMA_ANON_NAME, vma->start, vma->end - vma->start,
-                       plan_string(context->plan, vma->given_name));
+            EMIT_FLAGS(context->batch, "memory name", TOLERATING(NO_MEMORY_NAMES), SYS_prctl, PR_SET_VMA, PR_SET_VMA_ANON_NAME, vma->start,
+                       vma->end - vma->start, plan_string(context->plan, vma->given_name));
     }
 }
 

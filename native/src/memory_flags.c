@@ -1,4 +1,5 @@
 #include "memory_flags.h"
+#include "doubt.h"
 #include "memory.h"
 #include "proc.h"
 #include "vma_reader.h"
@@ -140,6 +141,7 @@ static uint64_t flags_of_special(const struct vma_record *records, ssize_t count
 {
     struct error err = { 0 };
     AUTO_FREE char *maps = proc_read(&err, 1 << 20, NULL, "/proc/self/maps");
+    doubt_error(&err);
     const char *name = maps ? strstr(maps, special) : NULL;
     while (name && name > maps && name[-1] != '\n')
         name--;

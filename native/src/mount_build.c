@@ -59,8 +59,8 @@ static uint64_t text(struct build *build, const char *string)
 
 static void set_string(struct build *build, uint64_t context, const char *key, const char *value, bool required)
 {
-    EMIT_FLAGS(build->batch, build->what, OP_LOAD(0) | (required ? 0 : OP_MAY_FAIL), SYS_fsconfig, context, FSCONFIG_SET_STRING, text(build, key),
-               text(build, value), 0);
+    uint32_t tolerated = required ? 0 : TOLERATING(MOUNT_OPTION_REFUSED);
+    EMIT_FLAGS(build->batch, build->what, OP_LOAD(0) | tolerated, SYS_fsconfig, context, FSCONFIG_SET_STRING, text(build, key), text(build, value), 0);
 }
 
 /* Options are shown with the host's ids and taken with those of the user namespace. */
@@ -83,7 +83,8 @@ static void set_option(struct build *build, uint64_t context, char *option)
     if (strcmp(option, "rw") == 0 || strcmp(option, "ro") == 0)
         return;                 /* it cannot be filled while it is read-only */
     if (!value) {
-        EMIT_FLAGS(build->batch, build->what, OP_LOAD(0) | OP_MAY_FAIL, SYS_fsconfig, context, FSCONFIG_SET_FLAG, text(build, option), 0, 0);
+        EMIT_FLAGS(build->batch, build->what, OP_LOAD(0) | TOLERATING(MOUNT_OPTION_REFUSED), SYS_fsconfig, context, FSCONFIG_SET_FLAG,
+                   text(build, option), 0, 0);
         return;
     }
     *value++ = 0;
@@ -460,7 +461,7 @@ void mounts_leave(struct batch *batch, const struct mount_world *mounts)
 struct mount_maker mounts_make_as(struct batch *batch, uid_t uid, gid_t gid)
 {
     struct mount_maker before;
-    EMIT_FLAGS(batch, "a file's maker", OP_MAY_FAIL, SYS_prctl, PR_SET_SECUREBITS, SECBIT_KEEP_CAPS | SECBIT_NO_SETUID_FIXUP);
+    EMIT_FLAGS(batch, "a file's maker", TOLERATING(LACKING_RIGHTS), SYS_prctl, PR_SET_SECUREBITS, SECBIT_KEEP_CAPS | SECBIT_NO_SETUID_FIXUP);
     EMIT(batch, "a file's maker", SYS_setfsgid, gid);
     before.group = emit_result_cell(batch);
     EMIT(batch, "a file's maker", SYS_setfsuid, uid);
@@ -472,5 +473,5 @@ void mounts_made(struct batch *batch, struct mount_maker before)
 {
     EMIT_FLAGS(batch, "a file's maker", OP_LOAD(0), SYS_setfsuid, before.user);
     EMIT_FLAGS(batch, "a file's maker", OP_LOAD(0), SYS_setfsgid, before.group);
-    EMIT_FLAGS(batch, "a file's maker", OP_MAY_FAIL, SYS_prctl, PR_SET_SECUREBITS, SECBIT_KEEP_CAPS);     /* as the restorer has it */
+    EMIT_FLAGS(batch, "a file's maker", TOLERATING(LACKING_RIGHTS), SYS_prctl, PR_SET_SECUREBITS, SECBIT_KEEP_CAPS);     /* as the restorer has it */
 }

@@ -1,5 +1,6 @@
 /* What of mounts is found before the freeze. */
 #include "mounts.h"
+#include "doubt.h"
 #include "mountinfo.h"
 
 #include <errno.h>
@@ -60,18 +61,25 @@ void mounts_note_harmless(uint64_t device)
  * Asks the kernel alone: the type of the handle, and the device as it is known. A file of such a type on a file system that is mounted nowhere
  * counts as FUSE's, since nothing tells it from one.
  */
+#define GONE_OR_WITHOUT_HANDLE \
+    ANSWERS(ENOENT, ESRCH, EOPNOTSUPP, EOVERFLOW, EINVAL, EACCES, EPERM, ESTALE, ELOOP, ENOTDIR, ENAMETOOLONG, ENXIO, ENODEV, ENOTCONN, ECONNABORTED)
+
 static bool fuse_serves(const char *path)
 {
     union { struct file_handle handle; char room[sizeof(struct file_handle) + MAX_HANDLE_SZ]; } buffer;
     int mount;
     struct statx st;
     buffer.handle.handle_bytes = MAX_HANDLE_SZ;
-    if (name_to_handle_at(AT_FDCWD, path, &buffer.handle, &mount, AT_SYMLINK_FOLLOW | AT_HANDLE_FID) < 0)
+    if (name_to_handle_at(AT_FDCWD, path, &buffer.handle, &mount, AT_SYMLINK_FOLLOW | AT_HANDLE_FID) < 0) {
+        doubt(GONE_OR_WITHOUT_HANDLE, "cannot tell whether a FUSE server serves %s", path);
         return false;
+    }
     if (buffer.handle.handle_type != FILEID_INO64_GEN && buffer.handle.handle_type != FILEID_INO64_GEN_PARENT)
         return false;
-    if (statx(AT_FDCWD, path, AT_STATX_DONT_SYNC, STATX_TYPE, &st) < 0)
+    if (statx(AT_FDCWD, path, AT_STATX_DONT_SYNC, STATX_TYPE, &st) < 0) {
+        doubt(GONE_OR_WITHOUT_HANDLE, "cannot tell whether a FUSE server serves %s", path);
         return false;
+    }
     const struct file_system *known = find_file_system((uint64_t)st.stx_dev_major << 32 | st.stx_dev_minor);
     return known ? known->fuse : true;
 }
@@ -138,8 +146,12 @@ static void check_mounts(const struct process *process, struct blockers *blocker
     struct error err = { 0 };
     snprintf(path, sizeof path, "/proc/%d/ns/mnt", process->pid);
     AUTO_CLOSE int mnt_ns = open(path, O_RDONLY | O_CLOEXEC);
-    if (mnt_ns < 0 || fstat(mnt_ns, &st) < 0 || seen_before(st.st_ino))
-        return;                 /* it has ended meanwhile, or its namespace is known */
+    if (mnt_ns < 0 || fstat(mnt_ns, &st) < 0) {     /* it has ended meanwhile */
+        doubt(ANSWERS(ENOENT, ESRCH, EACCES, EPERM), "cannot open %s", path);
+        return;
+    }
+    if (seen_before(st.st_ino))
+        return;
     struct mount_table table = { 0 };
     int status = mount_table_read(&table, mnt_ns, &err);
     note_ids(&table);
@@ -150,6 +162,8 @@ static void check_mounts(const struct process *process, struct blockers *blocker
     mount_table_free(&table);
     if (status < 0 && strcmp(err.code, "unsupported") == 0)
         blockers_add(blockers, process, -1, err.message);
+    else
+        doubt_error(&err);
 }
 
 /* The kernel names no file whose path is longer than a page. */

@@ -86,6 +86,9 @@ static int make_files_as(uid_t uid, gid_t gid, struct error *err)
         return fail_errno(err, "cannot keep capabilities");
     syscall(SYS_setfsgid, gid);
     syscall(SYS_setfsuid, uid);
+    /* They tell no error, but what it was before; an id that cannot be is refused. */
+    if ((gid_t)syscall(SYS_setfsgid, -1) != gid || (uid_t)syscall(SYS_setfsuid, -1) != uid)
+        return fail(err, "internal", "cannot make files as %u:%u", uid, gid);
     if (again && prctl(PR_SET_SECUREBITS, before) < 0)
         return fail_errno(err, "cannot give up what was needed to fill a file system");
     return 0;

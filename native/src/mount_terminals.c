@@ -41,15 +41,15 @@ static void emit_terminal(struct batch *batch, const struct mount_world *mounts,
     }
     snprintf(node, sizeof node, "%.4000s%.64s", whole->point, wanted->root);
     snprintf(what, sizeof what, "mount a terminal at %.100s", wanted->point);
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_open_tree, (uint64_t)AT_FDCWD, plan_string(plan, node), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+    EMIT_FLAGS(batch, what, TOLERATING(TERMINAL_MISSING), SYS_open_tree, (uint64_t)AT_FDCWD, plan_string(plan, node), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
     uint64_t cell = emit_result_cell(batch);
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL | OP_LOAD(0), SYS_mount_setattr, cell, empty, AT_EMPTY_PATH, plan_data(plan, &change, sizeof change),
+    EMIT_FLAGS(batch, what, TOLERATING(NOT_OPENED) | OP_LOAD(0), SYS_mount_setattr, cell, empty, AT_EMPTY_PATH, plan_data(plan, &change, sizeof change),
                sizeof change);
     mounts_enter(batch, mounts);
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL | OP_LOAD(0), SYS_move_mount, cell, empty, (uint64_t)AT_FDCWD, plan_string(plan, wanted->point),
+    EMIT_FLAGS(batch, what, TOLERATING(NOT_OPENED) | OP_LOAD(0), SYS_move_mount, cell, empty, (uint64_t)AT_FDCWD, plan_string(plan, wanted->point),
                MOVE_MOUNT_F_EMPTY_PATH);
     mounts_leave(batch, mounts);
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL | OP_LOAD(0), SYS_close, cell);
+    EMIT_FLAGS(batch, what, TOLERATING(NOT_OPENED) | OP_LOAD(0), SYS_close, cell);
 }
 
 void mounts_emit_terminals(struct plan *plan)

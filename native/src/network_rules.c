@@ -3,6 +3,7 @@
  * empty namespace and before anything stops: some extensions of iptables say less of themselves than is needed to make them.
  */
 #include "network_rules.h"
+#include "doubt.h"
 #include "proc.h"
 
 #include <errno.h>
@@ -380,6 +381,7 @@ static int check_old_tables(const struct network *network, struct error *err)
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         struct error none = { 0 };
         AUTO_FREE char *names = proc_read(&none, TABLE_NAMES_LIMIT, NULL, "/proc/thread-self/net/%s", lists[i]);
+        doubt_error(&none);
         if (names && *names)
             return fail(err, "unsupported", "%s with the packet filter table %.*s of %s (iptables-legacy), which cannot be forked; end the program that made the "
                         "namespace, or let it use nftables and remove its tables before a fork", network->who, (int)strcspn(names, "\n"), names,

@@ -12,7 +12,7 @@
 
 struct op {
     int32_t number;     /* a syscall number, or one of enum pseudo_op */
-    uint32_t flags;     /* OP_LOAD(i), OP_MAY_FAIL */
+    uint32_t flags;     /* OP_LOAD(i), OP_TOLERATE(errors) */
     uint64_t arg[6];
     int64_t result;
     uint64_t what;      /* arena address of a C string that names the object, for the error message; 0 = none */
@@ -23,7 +23,9 @@ struct op {
 _Static_assert(sizeof(struct op) == OP_SIZE, "interp.S knows this size");
 
 #define OP_LOAD(i) (1u << (i))      /* arg[i] is the address of a 64-bit value (mostly the result of an earlier op) */
-#define OP_MAY_FAIL 0x100u          /* an error is recorded in result, and the batch goes on */
+#define OP_ANY_ERROR 0x100u         /* of a question to a source process: whatever comes is recorded in result, and the batch goes on */
+#define OP_TOLERATE(errors) ((uint32_t)(errors) << 9)  /* enum tolerance: after one of these errors the batch of a branch goes on */
+#define OP_TOLERANCES 64
 #define OP_LOAD32(i) (0x10000u << (i)) /* arg[i] is the address of a 32-bit value (for example of pipe2's array) */
 
 enum pseudo_op {
@@ -52,12 +54,14 @@ struct resume_frame {
     uint64_t rip, cs, flags, rsp, ss;
 };
 
-/* Where a process or thread reports that an op failed. */
+/* Where a process or thread reports that an op failed. In a branch the table of tolerances lies right behind it. */
 struct op_fault {
     uint32_t raised;    /* futex word: becomes 1 */
     uint32_t pad;
     uint64_t op;        /* arena address of the op that failed */
 };
+#define OP_FAULT_SIZE 16
+_Static_assert(sizeof(struct op_fault) == OP_FAULT_SIZE, "interp.S knows this size");
 
 /* cave.S: one syscall with the registers as they are, then the resume_frame at cave_frame. */
 extern const char cave_start[], cave_frame[], cave_end[];

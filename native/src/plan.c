@@ -48,11 +48,13 @@ static uint64_t what_string(struct plan *plan, const char *text)
 
 int emit_op(struct batch *batch, struct op op, const char *what, ...)
 {
-    char text[256];
+    char object[256], text[256 + 80];
     va_list args;
     va_start(args, what);
-    vsnprintf(text, sizeof text, what, args);
+    vsnprintf(object, sizeof object, what, args);
     va_end(args);
+    bool named = !batch->who || strncmp(object, "pid ", 4) == 0;
+    snprintf(text, sizeof text, "%.64s%s%s", named ? "" : batch->who, named ? "" : ": ", object);
     if (batch->count == batch->capacity) {
         batch->capacity = batch->capacity ? batch->capacity * 2 : 16;
         batch->ops = must_grow(batch->ops, (size_t)batch->capacity * sizeof *batch->ops);
@@ -65,8 +67,9 @@ int emit_op(struct batch *batch, struct op op, const char *what, ...)
 uint64_t emit_result_cell(struct batch *batch)
 {
     struct op *op = &batch->ops[batch->count - 1];
+    int64_t none = -1;
     if (!op->cell)
-        op->cell = plan_reserve(batch->plan, sizeof(uint64_t));
+        op->cell = plan_data(batch->plan, &none, sizeof none);
     return op->cell;
 }
 
@@ -121,10 +124,9 @@ void emit_status_flags(struct batch *batch, const struct description *descriptio
     }
     if (flags)
         EMIT(batch, what, SYS_fcntl, slot, F_SETFL, (uint64_t)flags);
-    if (description->owner_pid) {
+    if (description->owner_pid) {       /* by pid 1 in the late batch, when all processes exist */
         struct { int type, pid; } owner = { description->owner_type, description->owner_pid };
-        /* The owner may not exist yet: pid 1 sets it again in the late batch (rebuild.c). */
-        EMIT_FLAGS(plan_late(batch->plan), what, OP_MAY_FAIL, SYS_fcntl, slot, F_SETOWN_EX, plan_data(batch->plan, &owner, sizeof owner));
+        EMIT(plan_late(batch->plan), what, SYS_fcntl, slot, F_SETOWN_EX, plan_data(batch->plan, &owner, sizeof owner));
     }
     if (description->owner_signal)
         EMIT(batch, what, SYS_fcntl, slot, F_SETSIG, (uint64_t)description->owner_signal);

@@ -16,6 +16,7 @@
 #define TCLONE_PLAN_H
 
 #include "op.h"
+#include "tolerances.h"
 #include "world.h"
 
 #include <time.h>
@@ -32,6 +33,7 @@ enum stage {
 
 struct batch {
     struct plan *plan;
+    const char *who;            /* of a process's own: put in front of what does not name a process; NULL = nobody */
     struct op *ops;
     int count, capacity;
 };
@@ -64,7 +66,10 @@ void *plan_local(struct plan *plan, uint64_t address);
 int emit_op(struct batch *batch, struct op op, const char *what, ...) __attribute__((format(printf, 3, 4)));
 #define EMIT(batch, what, nr, ...) emit_op((batch), (struct op){ .number = (nr), .arg = { __VA_ARGS__ } }, "%s", (what))
 #define EMIT_FLAGS(batch, what, flag, nr, ...) emit_op((batch), (struct op){ .number = (nr), .flags = (flag), .arg = { __VA_ARGS__ } }, "%s", (what))
-/* A cell in the arena that receives the result of the op last emitted on this batch (the value is stored 64 bits wide); give its address to OP_LOAD. */
+/*
+ * A cell in the arena that receives the result of the op last emitted on this batch (the value is stored 64 bits wide); give its address to OP_LOAD.
+ * Until then, and if the op fails and may, it holds -1: no descriptor.
+ */
 uint64_t emit_result_cell(struct batch *batch);
 
 struct timespec timespec_sum(struct timespec a, struct timespec b);

@@ -1,6 +1,7 @@
 #include "preflight.h"
 #include "cgroups.h"
 #include "descriptors.h"
+#include "doubt.h"
 #include "kinds/kinds.h"
 #include "memory.h"
 #include "mounts.h"
@@ -81,8 +82,10 @@ static void check_descriptor(struct check *check, struct process *process, int f
     if (!link || !worth_a_look(link) || mounts_refuse_fuse(process, fd, link, &check->findings->blockers))
         return;
     AUTO_CLOSE int local = (int)syscall(SYS_pidfd_getfd, process->pidfd, fd, 0);
-    if (local < 0 || fstat(local, &description.st) < 0)
-        return;                 /* closed meanwhile */
+    if (local < 0 || fstat(local, &description.st) < 0) {   /* closed meanwhile */
+        doubt(ANSWERS(EBADF, ESRCH, EPERM), "%s fd %d cannot be looked at", process_label(process), fd);
+        return;
+    }
     description.local = local;
     description.link = link;
     description.flags = fcntl(local, F_GETFL);
@@ -103,8 +106,10 @@ static void check_descriptors(struct check *check, struct process *process)
 {
     struct error err = { 0 };
     process->pidfd = (int)syscall(SYS_pidfd_open, process->pid, process->leader_ended ? PIDFD_THREAD_FLAG : 0);
-    if (process->pidfd < 0)
+    if (process->pidfd < 0) {
+        doubt(ANSWERS(ESRCH, EINVAL, ENOENT), "%s cannot be looked at", process_label(process));
         return;
+    }
     if (descriptors_list(process, &err) < 0)
         add_refusal(check, process, -1, &err);
     else
@@ -247,6 +252,7 @@ static bool check_process(struct check *check, struct process *process)
     struct error err = { 0 };
     AUTO_FREE char *status = proc_read(&err, 1 << 20, NULL, "/proc/%d/status", process->pid);
     const char *state = status ? proc_field(status, "State") : NULL;
+    doubt_error(&err);
     if (!state)
         return false;
     read_ns_pid(process, status);

@@ -59,7 +59,7 @@ void process_emit_working_directory(struct batch *batch, const struct process *p
     struct plan *plan = batch->plan;
     const char *label = process_label(process);
     /* A root directory that was removed is entered with it (parts/root.c). */
-    uint32_t flag = is_deleted(process->cwd) ? OP_MAY_FAIL : 0;
+    uint32_t flag = is_deleted(process->cwd) ? TOLERATING(GONE_NAME) : 0;
     if (files_of_dead(plan->world, process->cwd) && strcmp(process->cwd, process->root) != 0)
         root_emit_into_dead(batch, process, process->cwd, false, label);
     else if (process->directory)
@@ -239,7 +239,7 @@ static int emit_thread(struct context *context, int index, struct error *err)
 {
     struct plan *plan = context->plan;
     struct thread *thread = &context->process->threads[index];
-    struct batch batch = { .plan = plan };
+    struct batch batch = { .plan = plan, .who = context->label };
     emit_thread_core(&batch, thread, context->label);
     if (emit_parts(&batch, thread, err) < 0)
         return -1;
@@ -293,7 +293,7 @@ uint64_t process_batch(struct compiled *compiled, struct process *process, struc
 {
     AUTO_FREE char *label = must_copy_string(process_label(process));
     struct context context = {
-        .compiled = compiled, .plan = &compiled->plan, .process = process, .batch = { .plan = &compiled->plan }, .label = label,
+        .compiled = compiled, .plan = &compiled->plan, .process = process, .batch = { .plan = &compiled->plan, .who = label }, .label = label,
         .executable = executables[process->index], .threads_ready = plan_reserve(&compiled->plan, sizeof(uint32_t)),
     };
     struct plan *plan = &compiled->plan;

@@ -1,4 +1,5 @@
 #include "rebuild.h"
+#include "doubt.h"
 #include "family.h"
 #include "files.h"
 #include "freeze.h"
@@ -13,6 +14,7 @@
 #include "process_batch.h"
 #include "shared.h"
 #include "sysv.h"
+#include "tolerances.h"
 #include "tree.h"
 
 #include <errno.h>
@@ -61,6 +63,7 @@ static int start_plan(struct world *world, struct compiled *compiled, struct err
     compiled->gates = plan_reserve(plan, (size_t)world->process_count * sizeof(uint32_t));
     compiled->control->interpreter = plan_data(plan, interp_start, (size_t)(interp_end - interp_start));
     compiled->control->slot_base = (uint32_t)world->slot_base;
+    tolerances_fill(compiled->control->tolerated);
     for (int i = 0; i < STAGES; i++)
         plan->common[i].plan = plan;
     plan->late.plan = plan->mounts.plan = plan;
@@ -135,7 +138,7 @@ int rebuild_compile(struct world *world, struct compiled *compiled, struct error
         place_stages(plan, compiled->control);
     if (status == 0)
         status = namespace_plan_place(plan, compiled->control, err);
-    return status;
+    return status == 0 ? doubts_check(err) : status;
 }
 
 /* ---- messages to tclone-restore ---- */

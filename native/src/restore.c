@@ -7,6 +7,7 @@
  */
 #include "restore.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/sched.h>
@@ -57,16 +58,18 @@ static void take_root(int root)
 static void set_last_pid(void)
 {
     int fs = (int)syscall(SYS_fsopen, "proc", FSOPEN_CLOEXEC);
-    if (fs < 0 || syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0)
-        return;
-    int proc = (int)syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, 0);
+    const char *what = "say which pid is the next";
+    must(fs, what);
+    must(syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0), what);
+    int proc = (int)must(syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, 0), what);
     close(fs);
     int file = openat(proc, "sys/kernel/ns_last_pid", O_WRONLY | O_CLOEXEC);
     close(proc);
-    if (file >= 0) {
-        dprintf(file, "%d", control->last_pid);
-        close(file);
-    }
+    if (file < 0 && errno == ENOENT)
+        return;                 /* a kernel without CONFIG_CHECKPOINT_RESTORE */
+    must(file, what);
+    must(dprintf(file, "%d", control->last_pid), what);
+    close(file);
 }
 
 static void forget_libc(void)
@@ -76,16 +79,16 @@ static void forget_libc(void)
     if (__rseq_size) {
         char *rseq = (char *)__builtin_thread_pointer() + __rseq_offset;
         unsigned int size = __rseq_size < 32 ? 32 : __rseq_size;
-        syscall(SYS_rseq, rseq, size, 1 /* RSEQ_FLAG_UNREGISTER */, RSEQ_SIG);
+        must(syscall(SYS_rseq, rseq, size, 1 /* RSEQ_FLAG_UNREGISTER */, RSEQ_SIG), "give up the C library's restartable sequences");
     }
     uint64_t all = ~0ull;
-    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, NULL, sizeof all);
+    must(syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, NULL, sizeof all), "block signals");
     struct rlimit files;
-    getrlimit(RLIMIT_NOFILE, &files);
+    must(getrlimit(RLIMIT_NOFILE, &files), "read the limit on descriptors");
     files.rlim_cur = files.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &files);
+    must(setrlimit(RLIMIT_NOFILE, &files), "raise the limit on descriptors");
     umask(0);
-    prctl(PR_SET_KEEPCAPS, 1);
+    must(prctl(PR_SET_KEEPCAPS, 1), "keep capabilities");
 }
 
 static int receive(struct message *message, int fds[MESSAGE_SLOTS], int *fd_count)
@@ -112,7 +115,7 @@ static int receive(struct message *message, int fds[MESSAGE_SLOTS], int *fd_coun
 static int move_high(int fd)
 {
     struct rlimit files;
-    getrlimit(RLIMIT_NOFILE, &files);
+    must(getrlimit(RLIMIT_NOFILE, &files), "read the limit on descriptors");
     int high = fcntl(fd, F_DUPFD_CLOEXEC, (int)files.rlim_cur - 64);
     if (high < 0)
         give_up(NULL, "cannot move a descriptor");
@@ -136,7 +139,7 @@ static void set_up(const struct message *message, const int *fds, int count)
     close(root);
     set_last_pid();
     /* Low numbers belong to the source's processes; what crun left open there goes. */
-    syscall(SYS_close_range, 0, control->slot_base - 1, 0);
+    must(syscall(SYS_close_range, 0, control->slot_base - 1, 0), "close what the stage root left open");
 }
 
 static void take_slots(const struct message *message, const int *fds, int count)
@@ -187,7 +190,7 @@ static void run_creator(const struct arena_creator *creator)
         run_batch(creator->batch);
         _exit(0);
     }
-    waitpid((pid_t)child, NULL, __WALL);
+    await_maker(child, "make sockets in the name of somebody else");
 }
 
 static void run_stages(uint32_t from, uint32_t to)
@@ -220,7 +223,7 @@ static void fork_node(int index)
     if (child == 0)
         become_node(index);
     if (node->kind == NODE_STEP)
-        waitpid((pid_t)child, NULL, __WALL);
+        await_maker(child, "start processes whose parent has ended");
 }
 
 static void fork_children(const struct tree_node *node, enum fork_time before)
@@ -234,14 +237,16 @@ static void fork_children(const struct tree_node *node, enum fork_time before)
 static void __attribute__((noreturn)) end_as(const struct tree_node *node)
 {
     int signal = node->exit_code & 0x7f;
-    prctl(PR_SET_NAME, node->name);
-    syscall(SYS_setresuid, node->uid, node->uid, node->uid);
+    must(prctl(PR_SET_NAME, node->name), "name a zombie");
+    long known = syscall(SYS_setresuid, node->uid, node->uid, node->uid);
+    if (!node->nest || errno != EINVAL)     /* a nested user namespace may not know it */
+        must(known, "give a zombie its user");
     if (signal) {
         uint64_t none = 0;
         struct rlimit no_core = { 0, 0 };
-        setrlimit(RLIMIT_CORE, &no_core);
-        syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, sizeof none);
-        syscall(SYS_kill, syscall(SYS_getpid), signal);
+        must(setrlimit(RLIMIT_CORE, &no_core), "end a zombie without a core file");
+        must(syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, sizeof none), "end a zombie by its signal");
+        must(syscall(SYS_kill, syscall(SYS_getpid), signal), "end a zombie by its signal");
     }
     _exit(node->exit_code >> 8 & 0xff);
 }
@@ -266,7 +271,7 @@ static void join_group(struct tree_node *node)
 static void publish_host_pid(struct tree_node *node)
 {
     char link[32] = { 0 };
-    if (readlinkat(host_proc, "self", link, sizeof link - 1) > 0)
+    if (must(readlinkat(host_proc, "self", link, sizeof link - 1), "tell the own pid") > 0)
         node->host_pid = (uint32_t)strtoul(link, NULL, 10);
 }
 
@@ -299,7 +304,7 @@ static void become_node(int index)
     publish_host_pid(node);
     hold_families(node);
     if (node->adopts)
-        prctl(PR_SET_CHILD_SUBREAPER, 1);
+        must(prctl(PR_SET_CHILD_SUBREAPER, 1), "adopt orphans");
     fork_children(node, BEFORE_SESSION);
     if (node->new_session && syscall(SYS_setsid) < 0)
         give_up(NULL, "pid %d cannot lead a session", node->pid);
@@ -327,7 +332,7 @@ static void become_node(int index)
         await_word(&control->grouped, control->node_count);
     reap_group_holders(node);
     if (node->adopts)
-        prctl(PR_SET_CHILD_SUBREAPER, 0);       /* its own batch says what it really is */
+        must(prctl(PR_SET_CHILD_SUBREAPER, 0), "adopt no more orphans");       /* its own batch says what it really is */
     await_word(&control->late, 1);
     interpret(node->batch);
 }

@@ -9,6 +9,10 @@ extern struct tree_node *nodes;
 extern int host_proc;           /* the host's /proc, O_PATH */
 
 void __attribute__((noreturn, format(printf, 2, 3))) give_up(const struct op *op, const char *format, ...);
+/* A result that is negative ends the branch: "cannot WHAT". Returns it otherwise. */
+long must(long result, const char *what);
+/* Wait until a child of ours, which makes something, has ended; it must have ended well. */
+void await_maker(long child, const char *what);
 void wake(uint32_t *word);
 void raise_word(uint32_t *word);
 void await_word(uint32_t *word, uint32_t wanted);

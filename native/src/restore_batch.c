@@ -7,10 +7,12 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -60,6 +62,22 @@ void __attribute__((noreturn, format(printf, 2, 3))) give_up(const struct op *op
         pause();
 }
 
+long must(long result, const char *what)
+{
+    if (result < 0)
+        give_up(NULL, "cannot %s", what);
+    return result;
+}
+
+void await_maker(long child, const char *what)
+{
+    int status;
+    must(waitpid((pid_t)child, &status, __WALL), what);
+    errno = ECHILD;
+    if (status)
+        give_up(NULL, "cannot %s: its process ended with status %#x", what, (unsigned)status);
+}
+
 static uint64_t argument(const struct op *op, int index)
 {
     uint64_t value = op->arg[index];
@@ -104,6 +122,12 @@ static int64_t execute(const struct op *op)
     return result == -1 ? -errno : result;
 }
 
+static bool is_tolerated(const struct op *op)
+{
+    uint64_t error = (uint64_t)-op->result;
+    return error < 128 && control->tolerated[op->flags >> 9 & (OP_TOLERANCES - 1)][error / 64] >> error % 64 & 1;
+}
+
 void run_batch(uint64_t address)
 {
     for (struct op *op = (struct op *)address; op->number != OP_STOP; op++) {
@@ -111,7 +135,7 @@ void run_batch(uint64_t address)
         if (op->result >= 0 || op->result < -4095) {
             if (op->cell)
                 *(int64_t *)op->cell = op->result;
-        } else if (!(op->flags & OP_MAY_FAIL)) {
+        } else if (!is_tolerated(op)) {
             give_up(op, "op failed");
         }
     }

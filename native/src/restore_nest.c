@@ -152,7 +152,7 @@ static void join(int index)
     if (syscall(SYS_setns, namespace->slot, namespace->flag) < 0)
         give_up(NULL, "cannot join %s of the branch", link_of(namespace->kind));
     if (namespace->kind == NEST_USER)
-        prctl(PR_SET_KEEPCAPS, 1);      /* a new user namespace clears it */
+        must(prctl(PR_SET_KEEPCAPS, 1), "keep capabilities");      /* a new user namespace clears it */
 }
 
 static void set_ids(struct arena_nest *nest)
@@ -191,7 +191,7 @@ static void write_file(const char *directory, const char *name, const char *text
 /* Nobody must be born there, or join it, before its clocks are set. */
 static void set_clocks(const struct arena_namespace *namespace)
 {
-    prctl(PR_SET_DUMPABLE, 1);          /* as in be_born */
+    must(prctl(PR_SET_DUMPABLE, 1), "become dumpable");         /* as in be_born */
     write_file("self", "timens_offsets", (const char *)namespace->offsets);
 }
 
@@ -303,7 +303,7 @@ void nest_fork(int index, void (*run)(int))
     if (child == 0)
         run(index);
     if (brother || nodes[index].kind == NODE_STEP)
-        waitpid((pid_t)child, NULL, __WALL);
+        await_maker(child, "start the first process of a pid namespace");
     if (away)
         join(current[NEST_PID]);
 }
@@ -353,7 +353,7 @@ static void __attribute__((noreturn)) be_born(int index, struct birth *birth)
     struct arena_namespace *namespace = namespace_at(index);
     int32_t uid[3] = { -1, (int32_t)namespace->owner_uid, -1 }, gid[3] = { -1, (int32_t)namespace->owner_gid, -1 };
     become(uid, gid);
-    prctl(PR_SET_DUMPABLE, 1);          /* else /proc belongs to somebody whom the namespace around may not know */
+    must(prctl(PR_SET_DUMPABLE, 1), "become dumpable");         /* else /proc belongs to somebody whom the namespace around may not know */
     if (syscall(SYS_unshare, namespace->flag) < 0)
         give_up(NULL, "cannot make a user namespace");
     birth->host_pid = own_host_pid();
@@ -377,7 +377,7 @@ static void make_user(int index)
     await_word(&birth->unshared, 1);
     write_maps(namespace_at(index), birth->host_pid);
     raise_word(&birth->mapped);
-    waitpid((pid_t)child, NULL, __WALL);
+    await_maker(child, "make a user namespace");
 }
 
 static void __attribute__((noreturn)) make(int index)
@@ -415,7 +415,7 @@ static void begin(int index)
         give_up(NULL, "cannot start a process to make a namespace");
     if (child == 0)
         make(index);
-    waitpid((pid_t)child, NULL, __WALL);
+    await_maker(child, "make a namespace");
 }
 
 /* Mount namespaces come last: what is mounted there can show another namespace (message queues). */
@@ -445,7 +445,7 @@ void reap_group_holders(const struct tree_node *first)
     int gets_some = first->pid == 1 || first->adopts;
     for (uint32_t i = 0; gets_some && i < control->array_length; i++)
         if (nodes[i].kind == NODE_GROUP && pid_namespace_of(&nodes[i]) == pid_namespace_of(first))
-            waitpid(nodes[i].pid, NULL, __WALL);
+            must(waitpid(nodes[i].pid, NULL, __WALL) < 0 && errno != ECHILD ? -1 : 0, "end what held a process group");
 }
 
 void nest_tickets(void)

@@ -1,4 +1,5 @@
 #include "tasks.h"
+#include "doubt.h"
 #include "inject.h"
 #include "memory.h"
 #include "namespaces.h"
@@ -112,8 +113,9 @@ static int unusual_count;
 
 void tasks_note_exit_signal(pid_t pid)
 {
-    struct error ignored = { 0 };
-    AUTO_FREE char *text = proc_read(&ignored, 1 << 16, NULL, "/proc/%d/stat", pid);
+    struct error err = { 0 };
+    AUTO_FREE char *text = proc_read(&err, 1 << 16, NULL, "/proc/%d/stat", pid);
+    doubt_error(&err);
     if (!text || tasks_stat_field(text, STAT_EXIT_SIGNAL) == SIGCHLD)
         return;
     unusual = must_grow(unusual, (size_t)(unusual_count + 1) * sizeof *unusual);

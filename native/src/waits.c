@@ -7,6 +7,7 @@
  * time. That, and a margin, make waits end late rather than early (0.7 s early was measured with the clock of another processor). Kernels without the file leave such waits to last their whole time.
  */
 #include "waits.h"
+#include "doubt.h"
 #include "freeze.h"
 #include "proc.h"
 #include "tasks.h"
@@ -44,8 +45,9 @@ struct run { uint64_t at, switches; };
 /* "se.exec_start   :   12954985.271293" (ms) and "nr_switches   :   17"; `sched` begins with the thread's name, which may look like either. */
 static bool read_run(pid_t pid, pid_t tid, struct run *run)
 {
-    struct error ignored = { 0 };
-    AUTO_FREE char *text = proc_read(&ignored, SCHED_LIMIT, NULL, "/proc/%d/task/%d/sched", pid, tid);
+    struct error err = { 0 };
+    AUTO_FREE char *text = proc_read(&err, SCHED_LIMIT, NULL, "/proc/%d/task/%d/sched", pid, tid);
+    doubt_error(&err);
     const char *rule = text ? strstr(text, "\n-------") : NULL, *start = rule ? strstr(rule, "se.exec_start") : NULL;
     const char *switches = start ? strstr(start, "nr_switches") : NULL;
     unsigned long milliseconds, nanoseconds, count;
@@ -81,8 +83,9 @@ static uint64_t whole_time(pid_t pid, const struct wait *wait)
 /* The clock of `sched` on the processor where the thread waits: each has its own, which stands still while the processor is stolen from us. */
 static uint64_t clock_where(pid_t pid, pid_t tid)
 {
-    struct error ignored = { 0 };
-    AUTO_FREE char *text = proc_read(&ignored, STAT_LIMIT, NULL, "/proc/%d/task/%d/stat", pid, tid);
+    struct error err = { 0 };
+    AUTO_FREE char *text = proc_read(&err, STAT_LIMIT, NULL, "/proc/%d/task/%d/stat", pid, tid);
+    doubt_error(&err);
     cpu_set_t before, there;
     struct run run;
     if (!text || sched_getaffinity(0, sizeof before, &before) < 0)
@@ -93,15 +96,17 @@ static uint64_t clock_where(pid_t pid, pid_t tid)
         return 0;
     sched_yield();              /* brings our entry up to date where it can */
     uint64_t now = read_run(getpid(), (pid_t)syscall(SYS_gettid), &run) ? run.at : 0;
-    sched_setaffinity(0, sizeof before, &before);
+    if (INSIST(sched_setaffinity(0, sizeof before, &before)) < 0)
+        doubt(ANSWERS(0), "cannot go back to the processors from one of them");
     return now;
 }
 
 void waits_note(pid_t pid, pid_t tid)
 {
-    struct error ignored = { 0 };
+    struct error err = { 0 };
     struct wait wait = { .tid = tid };
-    AUTO_FREE char *text = proc_read(&ignored, 4096, NULL, "/proc/%d/task/%d/syscall", pid, tid);
+    AUTO_FREE char *text = proc_read(&err, 4096, NULL, "/proc/%d/task/%d/syscall", pid, tid);
+    doubt_error(&err);
     if (!text || sscanf(text, "%ld %lx %lx %lx %lx", &wait.number, &wait.args[0], &wait.args[1], &wait.args[2], &wait.args[3]) != 5)
         return;                 /* it runs */
     struct run run;

@@ -1,6 +1,6 @@
 """Fault injection: a workspace that stands still is forked again and again, each time with one fault, and must be the same afterwards.
 
-    python -m tests.faults.lane [--seconds N] [--seed N] [--exhaustive [--calls FIRST-LAST[:STEP]]] [--only KIND]...
+    python -m tests.faults.lane [--seconds N] [--seed N] [--jobs N] [--exhaustive [--calls FIRST-LAST[:STEP]]] [--only KIND]...
 
 Faults (`KINDS`): livefork killed at a phase (`phase`), its working child at its n-th system call (`kill`), the process that waits for it at
 the n-th of both (`first`); the n-th call of both failing (`errno`); the branch killed at a phase (`branch`); the n-th call of the branch's
@@ -125,8 +125,20 @@ class Lane:
             "mounts": Path("/proc/self/mountinfo").read_text().count(str(self.directory)),
             "layers": sorted(path.name for path in (self.harness.storage.pool / "workspaces").iterdir()),
             "descriptors": len(os.listdir("/proc/self/fd")),
-            "processes": sorted(pid for pid in os.listdir("/proc") if pid.isdigit() and self._ours(pid, group)),
+            "processes": sorted(pid for pid in self._candidates(group) if self._ours(pid, group)),
         }
+
+    @staticmethod
+    def _candidates(group: str) -> set[str]:
+        """Those who are in a cgroup of this lane, and children of this process: far fewer than a busy host's processes."""
+        found: set[str] = set()
+        lists = [path for tree in Path("/sys/fs/cgroup").glob(f"*/{group}") for path in tree.rglob("cgroup.procs")]
+        for path in [*lists, *Path("/proc/self/task").glob("*/children")]:
+            try:
+                found.update(path.read_text().split())
+            except OSError:
+                continue
+        return found
 
     @staticmethod
     def _ours(pid: str, group: str) -> bool:
@@ -289,21 +301,31 @@ def _calls(text: str) -> range:
     return range(int(first), int(last) + 1, int(step or 1))
 
 
+def _share(text: str) -> tuple[int, int]:
+    number, _, of = text.partition("/")
+    return int(number), int(of)
+
+
 async def run(
-    directory: Path, seconds: float, seed: int, kinds: tuple[str, ...] = KINDS, calls: range | None = None, chosen: Sequence[Fault] = ()
-) -> dict:
-    """Outcomes as plain data: {"seed", "totals", "tried", "ended": {text: count}, "wrong": [{"fault", "ended", "wrong"}]}."""
+    directory: Path, seconds: float, seed: int, kinds: tuple[str, ...] = KINDS, calls: range | None = None, chosen: Sequence[Fault] = (),
+    share: tuple[int, int] = (0, 1),
+) -> dict:  # fmt: skip
+    """Outcomes as plain data: {"seed", "totals", "tried", "last", "ended": {fault: how}, "wrong": [{"fault", "ended", "wrong"}]}.
+
+    `share`: of several lanes side by side (number, how many) each takes every so many-th fault.
+    """
     generator = random.Random(seed)
     outcomes: list[Outcome] = []
     async with Lane(directory) as lane:
         deadline = time.monotonic() + seconds
-        for fault in chosen or lane.faults(generator, kinds, calls):
-            if calls is None and time.monotonic() > deadline and len(outcomes) >= FEWEST:
+        for number, fault in enumerate(chosen or lane.faults(generator, kinds, calls)):
+            if number % share[1] != share[0]:
+                continue
+            if calls is None and time.monotonic() > deadline and number >= FEWEST:
                 break
-            print(f"{fault}: ", end="", file=sys.stderr, flush=True)
             outcome = await lane.attempt(fault)
             outcomes.append(outcome)
-            print(outcome.ended + "".join(f"\n    WRONG {line}" for line in outcome.wrong), file=sys.stderr, flush=True)
+            print(f"{fault}: {outcome.ended}" + "".join(f"\n    WRONG {line}" for line in outcome.wrong), file=sys.stderr, flush=True)
             if outcome.wrong:
                 lane.before = state.state_of(lane.source.pid)       # what comes next is judged by itself
                 lane.leftovers = lane._host()
@@ -311,7 +333,31 @@ async def run(
         outcomes.append(last)
         totals = lane.totals
     wrong = [{"fault": str(each.fault), "ended": each.ended, "wrong": each.wrong} for each in outcomes if each.wrong]
-    return {"seed": seed, "totals": totals, "tried": len(outcomes), "last": last.ended, "wrong": wrong}
+    ended = {str(each.fault): each.ended for each in outcomes}
+    return {"seed": seed, "totals": totals, "tried": len(outcomes), "last": last.ended, "ended": ended, "wrong": wrong}
+
+
+def _side_by_side(jobs: int, arguments: Sequence[str], seed: int) -> int:
+    """Several lanes, each with a workspace of its own and its share of the faults; their reports become one."""
+    argv = [sys.executable, "-m", "tests.faults.lane", *arguments, "--seed", str(seed), "--jobs", "1"]
+    lanes = [subprocess.Popen([*argv, "--share", f"{number}/{jobs}"], stdout=subprocess.PIPE, text=True) for number in range(jobs)]
+    try:
+        said = [lane.communicate()[0].splitlines() for lane in lanes]
+    except BaseException:
+        for lane in lanes:
+            lane.send_signal(signal.SIGINT)
+            lane.wait()
+        raise
+    reports = [json.loads(lines[-1]) for lines in said if lines]
+    whole = len(reports) == jobs and all(lane.returncode in (0, 1) for lane in lanes)
+    report = {
+        "seed": seed, "totals": [each["totals"] for each in reports], "tried": sum(each["tried"] - 1 for each in reports) + 1,
+        "last": "done" if whole and all(each["last"] == "done" for each in reports) else "a lane of several did not come to its end",
+        "ended": {fault: how for each in reports for fault, how in each["ended"].items()},
+        "wrong": [wrong for each in reports for wrong in each["wrong"]],
+    }  # fmt: skip
+    print(json.dumps(report))
+    return 1 if report["wrong"] or report["last"] != "done" else 0
 
 
 def main() -> int:
@@ -323,13 +369,17 @@ def main() -> int:
     parser.add_argument("--calls", type=_calls, default=every, metavar="FIRST-LAST[:STEP]", help="with --exhaustive: of each kind these alone")
     parser.add_argument("--fault", action="append", metavar="KIND:COUNT[:ERRNO[:NUMBER]]", help="these alone")
     parser.add_argument("--only", action="append", choices=KINDS)
+    parser.add_argument("--jobs", type=int, default=1, help="so many lanes side by side, each with a workspace of its own")
+    parser.add_argument("--share", type=_share, default=(0, 1), metavar="NUMBER/OF", help="of several lanes: this one's faults alone")
     arguments = parser.parse_args()
+    if arguments.jobs > 1:
+        return _side_by_side(arguments.jobs, sys.argv[1:], arguments.seed)
     own_mount_namespace()
     directory = Path(tempfile.mkdtemp(prefix="tclone-faults-"))
     try:
         report = asyncio.run(
             run(directory, arguments.seconds, arguments.seed, tuple(arguments.only or KINDS), arguments.calls if arguments.exhaustive else None,
-                [parse_fault(text) for text in arguments.fault or []])
+                [parse_fault(text) for text in arguments.fault or []], arguments.share)
         )  # fmt: skip
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,19 @@ _TIMEOUT = 24 * 3600 if _EXHAUSTIVE else _SECONDS + 240
 # into namespaces and out of them; lists of descriptors; in a branch the positions of files.
 _READLINK, _SETNS, _LSEEK, _LIST = 89, 308, 8, 217
 _LOOKED_AT, _ENTERED, _SET, _LISTED = 8, 8, 4, range(52, 64, 3)
+
+
+# Operations of a branch that may fail for a known reason, or once could in silence: lack of memory is none, and is told with process and object.
+_TOLD = {
+    f"restore:1:{errno.ENOMEM}:325": r"pid \d+ \(still\): memory lock",
+    f"restore:1:{errno.ENOMEM}:251": r"pid \d+ \(still\): I/O priority",
+    f"restore:1:{errno.ENOMEM}:314": r"pid \d+ \(.*\): scheduling",
+    f"restore:1:{errno.ENOMEM}:54": r"pid \d+ \(still\) fd \d+: internet socket",
+    f"restore:1:{errno.ENOMEM}:157": r"pid 1: bounding set",
+    f"restore:1:{errno.ENOMEM}:1": "which pid is the next",
+}
+# Questions to the source: whoever cannot answer has not said no. Options of sockets, positions, names (of files, by handles, of sockets).
+_ASKED = {55: (3, 9, 20), _LSEEK: (3, 4), 437: (2, 5), 303: (1, 2), 51: (2,)}
 
 
 def _report(*options: str) -> dict[str, Any]:
@@ -60,6 +74,16 @@ def test_what_was_once_not_told_is_told() -> None:
     faults += [f"restore:{count}:{errno.ENOMEM}:{_LSEEK}" for count in range(1, _SET + 1)]
     report = _report(*(f"--fault={fault}" for fault in faults))
     assert report["tried"] == len(faults) + 1
+
+
+@pytest.mark.timeout(_TIMEOUT + 30)
+def test_lack_of_memory_is_never_passed_over() -> None:
+    asked = [f"errno:{count}:{errno.ENOMEM}:{number}" for number, counts in _ASKED.items() for count in counts]
+    report = _report(*(f"--fault={fault}" for fault in [*_TOLD, *asked]))
+    for fault, told in _TOLD.items():
+        assert re.search(told, report["ended"][str(lane.parse_fault(fault))]), fault
+    for fault in asked:
+        assert "Cannot allocate memory" in report["ended"][str(lane.parse_fault(fault))], fault
 
 
 def test_a_changed_process_is_noticed(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@
  */
 #include "../descriptors.h"
 #include "kinds.h"
+#include "../doubt.h"
 #include "../plan.h"
 #include "../proc.h"
 
@@ -53,8 +54,10 @@ static bool match(const struct description *description)
 static int capture(struct world *world, struct description *description, struct error *err)
 {
     struct epoll_set *data = description->data = must_alloc(sizeof *data);
-    if (ioctl(description->local, GET_BUSY_POLL, &data->busy_poll) < 0)
-        data->busy_poll = (struct busy_poll){ 0 };      /* before Linux 6.9 */
+    if (ioctl(description->local, GET_BUSY_POLL, &data->busy_poll) < 0) {   /* before Linux 6.9 */
+        doubt(ANSWERS(ENOTTY, EINVAL, EOPNOTSUPP), "%s: cannot tell how it polls", description_label(description));
+        data->busy_poll = (struct busy_poll){ 0 };
+    }
     AUTO_FREE char *text = proc_read(err, FDINFO_LIMIT, NULL, "/proc/self/fdinfo/%d", description->local);
     if (!text)
         return -1;
@@ -172,7 +175,7 @@ static int emit(struct plan *plan, const struct description *description, enum s
         EMIT(batch, what, SYS_epoll_create1, 0);
         emit_to_slot(batch, description, what);
         if (data->busy_poll.microseconds || data->busy_poll.budget || data->busy_poll.prefer)
-            EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_ioctl, SLOT(plan, description), SET_BUSY_POLL,
+            EMIT_FLAGS(batch, what, TOLERATING(LACKING_RIGHTS), SYS_ioctl, SLOT(plan, description), SET_BUSY_POLL,
                        plan_data(plan, &data->busy_poll, sizeof data->busy_poll));
     }
     if (stage != STAGE_WATCH)

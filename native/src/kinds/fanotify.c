@@ -109,7 +109,7 @@ static int capture(struct world *world, struct description *description, struct 
 static void emit_mask(struct batch *batch, uint64_t slot, uint64_t path, uint32_t flags, uint32_t mask, const char *what)
 {
     if (mask & FAN_EVENT_ON_CHILD)
-        EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_fanotify_mark, slot, flags, mask, (uint64_t)AT_FDCWD, path);
+        EMIT_FLAGS(batch, what, TOLERATING(EVENT_ON_CHILD), SYS_fanotify_mark, slot, flags, mask, (uint64_t)AT_FDCWD, path);
     if (mask & ~(uint32_t)FAN_EVENT_ON_CHILD)
         EMIT(batch, what, SYS_fanotify_mark, slot, flags, mask & ~(uint32_t)FAN_EVENT_ON_CHILD, (uint64_t)AT_FDCWD, path);
 }
@@ -172,23 +172,22 @@ static void emit_overflow(struct batch *batch, const struct description *descrip
     if (!limit)
         return;
     EMIT(batch, what, SYS_fcntl, fd, F_SETFL, (uint64_t)(description->flags | O_NONBLOCK));
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_mkdir, directory, 0700);
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_openat, (uint64_t)AT_FDCWD, directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    EMIT_FLAGS(batch, what, TOLERATING(NO_SCRATCH), SYS_mkdir, directory, 0700);
+    EMIT_FLAGS(batch, what, TOLERATING(NO_SCRATCH), SYS_openat, (uint64_t)AT_FDCWD, directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     uint64_t scratch = emit_result_cell(batch), before = name_in_turn(plan, 0);
-    *(int64_t *)plan_local(plan, scratch) = -1;     /* if it fails */
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL | OP_LOAD(0), SYS_mknodat, scratch, before, S_IFREG | 0600, 0);
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_fanotify_mark, fd, FAN_MARK_ADD, FAN_MOVED_TO, (uint64_t)AT_FDCWD, directory);
+    EMIT_FLAGS(batch, what, TOLERATING(NO_SCRATCH) | OP_LOAD(0), SYS_mknodat, scratch, before, S_IFREG | 0600, 0);
+    EMIT_FLAGS(batch, what, TOLERATING(NO_SCRATCH), SYS_fanotify_mark, fd, FAN_MARK_ADD, FAN_MOVED_TO, (uint64_t)AT_FDCWD, directory);
     for (int i = 1; i <= limit + 1; i++) {
         uint64_t after = name_in_turn(plan, i);
-        EMIT_FLAGS(batch, what, OP_MAY_FAIL | OP_LOAD(0) | OP_LOAD(2), SYS_renameat, scratch, before, scratch, after);
+        EMIT_FLAGS(batch, what, TOLERATING(NO_SCRATCH) | OP_LOAD(0) | OP_LOAD(2), SYS_renameat, scratch, before, scratch, after);
         before = after;
     }
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_fanotify_mark, fd, FAN_MARK_REMOVE, FAN_MOVED_TO, (uint64_t)AT_FDCWD, directory);
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL | OP_LOAD(0), SYS_unlinkat, scratch, before, 0);
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL | OP_LOAD(0), SYS_close, scratch);
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_rmdir, directory);
+    EMIT_FLAGS(batch, what, TOLERATING(NO_SCRATCH), SYS_fanotify_mark, fd, FAN_MARK_REMOVE, FAN_MOVED_TO, (uint64_t)AT_FDCWD, directory);
+    EMIT_FLAGS(batch, what, TOLERATING(NO_SCRATCH) | OP_LOAD(0), SYS_unlinkat, scratch, before, 0);
+    EMIT_FLAGS(batch, what, TOLERATING(NO_SCRATCH) | OP_LOAD(0), SYS_close, scratch);
+    EMIT_FLAGS(batch, what, TOLERATING(NO_SCRATCH), SYS_rmdir, directory);
     for (int i = 0; i < limit; i++)
-        EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_read, fd, room, size);
+        EMIT_FLAGS(batch, what, TOLERATING(NO_SCRATCH), SYS_read, fd, room, size);
     EMIT(batch, what, SYS_fcntl, fd, F_SETFL, (uint64_t)description->flags);
 }
 

@@ -1,5 +1,6 @@
 /* Regular files, directories and O_PATH descriptors; memfds and /dev/shm files are opened again through their shared object. */
 #include "handle.h"
+#include "../doubt.h"
 #include "../files.h"
 #include "../mounts.h"
 #include "../descriptors.h"
@@ -63,14 +64,18 @@ static int capture(struct world *world, struct description *description, struct 
         return 0;
     }
     struct statfs fs;
-    if (fstatfs(description->local, &fs) == 0 && fs.f_type == PROC_MAGIC) {
+    if (fstatfs(description->local, &fs) < 0)
+        return fail_errno(err, "%s: cannot tell its file system", description_label(description));
+    if (fs.f_type == PROC_MAGIC) {
         data->of_dead = files_of_dead(world, description->link);
         data->late = !data->of_dead;
         return 0;
     }
     if (S_ISREG(description->st.st_mode) && (description->flags & O_ACCMODE) != O_RDONLY
-        && fcntl(description->local, F_GET_RW_HINT, &data->write_hint) < 0)
+        && fcntl(description->local, F_GET_RW_HINT, &data->write_hint) < 0) {
+        doubt(ANSWERS(EINVAL, EOPNOTSUPP), "%s: cannot read its write hint", description_label(description));
         data->write_hint = 0;
+    }
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", description->local);
     data->mounts = mounts_of_file(world, description->local);
@@ -149,9 +154,9 @@ static int emit(struct plan *plan, const struct description *description, enum s
         emit_open(batch, description, what);
     if (description->offset > 0)
         /* In /proc the kernel finds a position by making the text up to there, and that of a branch may be shorter. */
-        EMIT_FLAGS(batch, what, data->late ? OP_MAY_FAIL : 0, SYS_lseek, SLOT(plan, description), (uint64_t)description->offset, SEEK_SET);
+        EMIT_FLAGS(batch, what, data->late ? TOLERATING(SHORTER_TEXT) : 0, SYS_lseek, SLOT(plan, description), (uint64_t)description->offset, SEEK_SET);
     if (data->write_hint)
-        EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_fcntl, SLOT(plan, description), F_SET_RW_HINT,
+        EMIT_FLAGS(batch, what, TOLERATING(HINT_REFUSED), SYS_fcntl, SLOT(plan, description), F_SET_RW_HINT,
                    plan_data(plan, &data->write_hint, sizeof data->write_hint));
     if (!(description->flags & O_PATH) && (description->owner_pid || description->owner_signal || (description->flags & O_ASYNC)))
         emit_status_flags(batch, description, what);

@@ -3,6 +3,7 @@
  * opened on the file system below; its path there ends in the path that the workspace sees.
  */
 #include "handle.h"
+#include "../doubt.h"
 #include "../files.h"
 #include "../mounts.h"
 #include "../proc.h"
@@ -62,18 +63,25 @@ static int unwrap(const struct handle *overlay, struct handle *real)
 }
 
 /* Where a handle leads, if anything still has a name there. */
+#define HAS_NO_SUCH_HANDLE ANSWERS(ESTALE, ENOENT, EOPNOTSUPP, EINVAL, EACCES, ENOTDIR, EOVERFLOW)
 static char *open_handle(int mount, const struct handle *handle)
 {
-    struct error ignored = { 0 };
+    struct error err = { 0 };
     union { struct file_handle head; char room[sizeof(struct file_handle) + MAX_HANDLE_SZ]; } wanted;
     wanted.head.handle_bytes = handle->size;
     wanted.head.handle_type = handle->type;
     memcpy(wanted.head.f_handle, handle->bytes, handle->size);
     AUTO_CLOSE int fd = open_by_handle_at(mount, &wanted.head, O_PATH | O_CLOEXEC);
     struct stat st;
-    if (fd < 0 || fstat(fd, &st) < 0 || st.st_nlink == 0)
+    if (fd < 0 || fstat(fd, &st) < 0) {
+        doubt(HAS_NO_SUCH_HANDLE, "cannot tell whether a file has another name");
         return NULL;
-    return proc_link(&ignored, "/proc/self/fd/%d", fd);
+    }
+    if (st.st_nlink == 0)
+        return NULL;
+    char *path = proc_link(&err, "/proc/self/fd/%d", fd);
+    doubt_error(&err);
+    return path;
 }
 
 /* The longest tail of a path below the pool that names this inode in the workspace. */
@@ -123,8 +131,10 @@ static int find_layer_mounts(struct error *err)
         if (strncmp(separator, " - btrfs ", 9) && strncmp(separator, " - ext4 ", 8) && strncmp(separator, " - xfs ", 7))
             continue;
         int fd = open(point, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (fd < 0)
+        if (fd < 0) {
+            doubt(HAS_NO_SUCH_NAME, "cannot open %.200s, where a layer may lie", point);
             continue;
+        }
         add_layer_mount(fd);
     }
     return 0;
@@ -178,7 +188,7 @@ char *handle_path_on_mount(const struct world *world, uint64_t inode, unsigned d
 static int open_below(const struct mount_world *mounts, const char *path, int flags)
 {
     struct open_how how = { .flags = (uint64_t)flags | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS };
-    return (int)syscall(SYS_openat2, mounts->root, path, &how, sizeof how);
+    return (int)AGAIN(syscall(SYS_openat2, mounts->root, path, &how, sizeof how));
 }
 
 /* The path of the inode in a namespace of mounts, if `mount` shows it there. */
@@ -186,8 +196,10 @@ static char *path_below(const struct mount_world *mounts, const struct mount *mo
 {
     struct stat root, st;
     AUTO_CLOSE int fd = open_below(mounts, mount->point, O_RDONLY | O_DIRECTORY);
-    if (fd < 0 || fstat(fd, &root) < 0)
+    if (fd < 0 || fstat(fd, &root) < 0) {
+        doubt(HAS_NO_SUCH_NAME, "cannot tell what %.200s is", mount->point);
         return NULL;
+    }
     char *found = root.st_ino == inode ? must_copy_string(mount->point) : open_handle(fd, handle);
     AUTO_CLOSE int there = found ? open_below(mounts, found, O_PATH | O_NOFOLLOW) : -1;
     if (there >= 0 && fstat(there, &st) == 0 && st.st_dev == root.st_dev && st.st_ino == inode)
@@ -234,19 +246,22 @@ static char *name_on_nested(const struct world *world, int fd, uint64_t inode, c
 
 char *handle_find_name(const struct world *world, int fd, uint64_t inode, const struct mount_world **mounts)
 {
-    struct error ignored = { 0 };
+    struct error err = { 0 };
     union { struct file_handle head; char room[sizeof(struct file_handle) + MAX_HANDLE_SZ]; } of_file = { .head.handle_bytes = MAX_HANDLE_SZ };
     struct handle handle = { 0 };
     int mount;
     bool hidden = false;
-    if (name_to_handle_at(fd, "", &of_file.head, &mount, AT_EMPTY_PATH | AT_HANDLE_FID) < 0)
+    if (name_to_handle_at(fd, "", &of_file.head, &mount, AT_EMPTY_PATH | AT_HANDLE_FID) < 0) {
+        doubt(HAS_NO_SUCH_HANDLE, "cannot tell whether a file has another name");
         return NULL;
+    }
     handle.type = of_file.head.handle_type;
     handle.size = of_file.head.handle_bytes;
     memcpy(handle.bytes, of_file.head.f_handle, handle.size);
     if (!handle_is_of_overlay(&handle))
         return name_on_nested(world, fd, inode, &handle, mounts);
-    char *path = handle_path_on_overlay(world, inode, &handle, &hidden, &ignored);
+    char *path = handle_path_on_overlay(world, inode, &handle, &hidden, &err);
+    doubt_error(&err);
     if (path)
         *mounts = NULL;
     return path;

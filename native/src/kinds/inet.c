@@ -2,6 +2,7 @@
 #include "kinds.h"
 #include "socket_text.h"
 #include "../descriptors.h"
+#include "../doubt.h"
 #include "../namespace_plan.h"
 
 #include <arpa/inet.h>
@@ -80,8 +81,10 @@ static int read_addresses(struct inet_socket *socket, struct error *err)
         return fail_errno(err, "%s: cannot read its address", socket->label);
     socket->peer_size = socket->local_size;     /* a larger room is refused */
     /* Unlike getpeername this also tells where a stream is connecting to, and where a dead one was connected to. */
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERNAME, &socket->peer, &socket->peer_size) < 0)
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERNAME, &socket->peer, &socket->peer_size) < 0) {
+        doubt(ANSWERS(ENOTCONN, EINVAL, EOPNOTSUPP), "%s: cannot tell whether it is connected", socket->label);
         socket->peer_size = 0;
+    }
     socket->namespace = socket_namespace(fd);
     return 0;
 }
@@ -257,10 +260,10 @@ static void emit_datagram_socket(struct plan *plan, const struct inet_socket *so
         inet_emit_bind(batch, socket, slot, &socket->local);
     }
     if (socket->peer_size)  /* a peer without a route cannot be connected to again; sending to it failed in the source as well */
-        EMIT_FLAGS(batch, socket->label, OP_MAY_FAIL, SYS_connect, slot, plan_data(plan, &socket->peer, socket->peer_size), socket->peer_size);
+        EMIT_FLAGS(batch, socket->label, TOLERATING(NO_ROUTE), SYS_connect, slot, plan_data(plan, &socket->peer, socket->peer_size), socket->peer_size);
     multicast_emit(batch, socket, slot);
     if (socket->shut_down)  /* says ENOTCONN, but does it */
-        EMIT_FLAGS(batch, socket->label, OP_MAY_FAIL, SYS_shutdown, slot, (uint64_t)socket->shut_down - 1);
+        EMIT_FLAGS(batch, socket->label, TOLERATING(NOT_CONNECTED), SYS_shutdown, slot, (uint64_t)socket->shut_down - 1);
     if (socket->type != SOCK_RAW)
         inet_options_emit_last(batch, socket, slot);
     emit_status_flags(batch, description, socket->label);

@@ -129,7 +129,7 @@ static void put(struct batch *batch, const struct inet_socket *socket, uint64_t 
         socket_option_put(batch, slot, option, socket->label);
         return;
     }
-    EMIT_FLAGS(batch, socket->label, OP_MAY_FAIL, SYS_setsockopt, slot, (uint64_t)option->level, (uint64_t)option->name,
+    EMIT_FLAGS(batch, socket->label, TOLERATING(OPTION_REFUSED), SYS_setsockopt, slot, (uint64_t)option->level, (uint64_t)option->name,
                plan_data(batch->plan, option->value, option->size), option->size);
 }
 
@@ -167,7 +167,7 @@ void inet_options_emit_device(struct batch *batch, const struct inet_socket *soc
 {
     const struct socket_option *device = socket_options_find(&socket->options, SOL_SOCKET, SO_BINDTODEVICE);
     if (device && device->size)
-        EMIT_FLAGS(batch, socket->label, OP_MAY_FAIL, SYS_setsockopt, slot, SOL_SOCKET, SO_BINDTODEVICE,
+        EMIT_FLAGS(batch, socket->label, TOLERATING(INTERFACE_MISSING), SYS_setsockopt, slot, SOL_SOCKET, SO_BINDTODEVICE,
                    plan_data(batch->plan, device->value, device->size), device->size);
 }
 
@@ -194,6 +194,6 @@ void inet_options_emit_buffers(struct batch *batch, const struct inet_socket *so
         put(batch, socket, slot, lock);
     else if (send || receive || is_connection(socket) || socket->datagram_count)
         /* Before Linux 5.15 there is no such option: the sizes then stay as they were. */
-        EMIT_FLAGS(batch, socket->label, OP_MAY_FAIL, SYS_setsockopt, slot, SOL_SOCKET, BUF_LOCK, plan_data(batch->plan, &none, sizeof none),
+        EMIT_FLAGS(batch, socket->label, TOLERATING(OPTION_UNKNOWN), SYS_setsockopt, slot, SOL_SOCKET, BUF_LOCK, plan_data(batch->plan, &none, sizeof none),
                    sizeof none);
 }

@@ -101,7 +101,7 @@ static void emit_drain(struct batch *batch, uint64_t slot, int events, const cha
     uint64_t room = events ? plan_reserve(batch->plan, DRAIN_BYTES) : 0;
     const int at_once = (int)(DRAIN_BYTES / sizeof(struct inotify_event));
     for (; events > 0; events -= at_once)
-        EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_read, slot, room, (uint64_t)(events < at_once ? events : at_once) * sizeof(struct inotify_event));
+        EMIT_FLAGS(batch, what, TOLERATING(FULL), SYS_read, slot, room, (uint64_t)(events < at_once ? events : at_once) * sizeof(struct inotify_event));
 }
 
 /*

@@ -46,7 +46,7 @@ static int emit(struct plan *plan, const struct description *description, enum s
     }
     if (stage == STAGE_CONNECT && queue->unlinked) {    /* by then all have opened it; the first removes the name */
         ipc_emit_enter(batch, queue->where);
-        EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_mq_unlink, plan_string(plan, queue->name));
+        EMIT_FLAGS(batch, what, TOLERATING(GONE_NAME), SYS_mq_unlink, plan_string(plan, queue->name));
         ipc_emit_leave(batch, queue->where);
     }
     return 0;

@@ -4,6 +4,7 @@
  */
 #include "inet.h"
 #include "../descriptors.h"
+#include "../doubt.h"
 #include "../proc.h"
 
 #include <errno.h>
@@ -91,11 +92,13 @@ static const struct groups *groups_of(const struct inet_socket *socket)
     free(groups.list);
     groups = (struct groups){ .known = true, .namespace = socket->namespace };
     const struct process *holder = socket->description->holder;
-    struct error err = { 0 };
+    struct error no_v4 = { 0 }, no_v6 = { 0 };
     if (!holder)
         return &groups;
-    AUTO_FREE char *v4 = proc_read(&err, TEXT_LIMIT, NULL, "/proc/%d/net/igmp", holder->pid);
-    AUTO_FREE char *v6 = proc_read(&err, TEXT_LIMIT, NULL, "/proc/%d/net/igmp6", holder->pid);
+    AUTO_FREE char *v4 = proc_read(&no_v4, TEXT_LIMIT, NULL, "/proc/%d/net/igmp", holder->pid);
+    AUTO_FREE char *v6 = proc_read(&no_v6, TEXT_LIMIT, NULL, "/proc/%d/net/igmp6", holder->pid);
+    doubt_error(&no_v4);
+    doubt_error(&no_v6);
     if (v4)
         parse_v4(&groups, v4);
     if (v6)
@@ -115,8 +118,10 @@ static void ask_about(struct inet_socket *socket, const struct group *group)
         char room[GROUP_FILTER_SIZE(MAX_SOURCES)];
     } answer = { .filter = { .gf_interface = group->interface, .gf_group = group->address, .gf_numsrc = MAX_SOURCES } };
     socklen_t size = sizeof answer;
-    if (getsockopt(socket->description->local, level_of(group), MCAST_MSFILTER, &answer, &size) < 0)
+    if (getsockopt(socket->description->local, level_of(group), MCAST_MSFILTER, &answer, &size) < 0) {
+        doubt(ANSWERS(EADDRNOTAVAIL, EINVAL, ENODEV, ENOPROTOOPT, EOPNOTSUPP), "%s: cannot tell whether it is in a multicast group", socket->label);
         return;
+    }
     int count = (int)(answer.filter.gf_numsrc < MAX_SOURCES ? answer.filter.gf_numsrc : MAX_SOURCES);
     struct membership membership = { .interface = group->interface, .group = group->address, .source_count = count,
                                      .all_but = answer.filter.gf_fmode == MCAST_EXCLUDE };
@@ -139,7 +144,8 @@ int multicast_read(struct inet_socket *socket, struct error *err)
 /* An interface that the branch lacks costs the membership, not the fork. */
 static void emit_request(struct batch *batch, const struct inet_socket *socket, uint64_t slot, int level, int name, const void *request, size_t size)
 {
-    EMIT_FLAGS(batch, socket->label, OP_MAY_FAIL, SYS_setsockopt, slot, (uint64_t)level, (uint64_t)name, plan_data(batch->plan, request, size), size);
+    EMIT_FLAGS(batch, socket->label, TOLERATING(NO_MEMBER), SYS_setsockopt, slot, (uint64_t)level, (uint64_t)name,
+               plan_data(batch->plan, request, size), size);
 }
 
 void multicast_emit(struct batch *batch, const struct inet_socket *socket, uint64_t slot)

@@ -3,6 +3,7 @@
  * that was read in part cannot go on: the branch's program is told by ENOBUFS, as the kernel tells anybody who has missed something, and asks again.
  */
 #include "../descriptors.h"
+#include "../doubt.h"
 #include "../namespace_plan.h"
 #include "../plan.h"
 #include "kinds.h"
@@ -73,10 +74,12 @@ static int capture(struct world *world, struct description *description, struct 
         return fail_errno(err, "%s: cannot read its address", description_label(description));
     size = sizeof data->peer;
     if (getpeername(fd, (struct sockaddr *)&data->peer, &size) < 0)
-        data->peer = (struct sockaddr_nl){ 0 };
+        return fail_errno(err, "%s: cannot tell whether it is connected", description_label(description));
     size = sizeof data->groups;
     if (getsockopt(fd, SOL_NETLINK_LEVEL, NETLINK_LIST_MEMBERSHIPS, data->groups, &size) == 0)
         data->group_words = size / 4 < MAX_GROUPS / 32 ? size / 4 : MAX_GROUPS / 32;
+    else
+        doubt(ANSWERS(ENOPROTOOPT), "%s: cannot list its groups", description_label(description));
     if (namespace_of_socket(world, fd, &data->net, err) < 0)
         return -1;
     data->missed = has_missed(description);
@@ -98,7 +101,7 @@ static void emit_missed(struct batch *batch, const struct netlink_data *data, ui
     uint64_t message = plan_data(plan, &nothing, sizeof nothing), address = plan_data(plan, &kernel, sizeof kernel);
     socket_option_emit(batch, slot, SOL_SOCKET, SO_RCVBUFFORCE, &least, sizeof least, what);
     for (int i = 0; i < OVERFLOWING; i++)
-        EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_sendto, slot, message, sizeof nothing, MSG_DONTWAIT, address, sizeof kernel);
+        EMIT_FLAGS(batch, what, TOLERATING(FULL_NETLINK), SYS_sendto, slot, message, sizeof nothing, MSG_DONTWAIT, address, sizeof kernel);
     socket_option_emit(batch, slot, SOL_SOCKET, SO_RCVBUFFORCE, &before, sizeof before, what);
 }
 
@@ -136,7 +139,7 @@ static int emit(struct plan *plan, const struct description *description, enum s
     emit_groups(batch, data, slot, what);
     struct sockaddr_nl peer = { .nl_family = AF_NETLINK, .nl_pid = data->peer.nl_pid, .nl_groups = data->peer.nl_groups };
     if (peer.nl_pid || peer.nl_groups)
-        EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_connect, slot, plan_data(plan, &peer, sizeof peer), sizeof peer);
+        EMIT_FLAGS(batch, what, TOLERATING(LACKING_RIGHTS), SYS_connect, slot, plan_data(plan, &peer, sizeof peer), sizeof peer);
     socket_options_emit_filter(batch, &data->options, slot, what);
     emit_status_flags(batch, description, what);
     return 0;

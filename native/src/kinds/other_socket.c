@@ -1,5 +1,6 @@
 /* Sockets of families that cannot be forked, refused by their family's name. */
 #include "../descriptors.h"
+#include "../doubt.h"
 #include "../plan.h"
 #include "kinds.h"
 #include "sock_options.h"
@@ -32,6 +33,8 @@ static int check(struct world *world, const struct description *description, str
 {
     (void)world;
     int family = socket_number(description->local, SO_DOMAIN);
+    if (doubts_check(err) < 0)      /* its family may be one of the usual ones */
+        return -1;
     return fail(err, "unsupported", "%s is %s, number %d, which cannot be forked; end the program that uses it", description_label(description),
                 family_name(family), family);
 }

@@ -200,7 +200,7 @@ static void emit_memberships(struct batch *batch, const struct packet_data *data
         memcpy(request.mr_address, known->pdmc_addr, length);
         uint64_t at = plan_data(batch->plan, &request, sizeof request);
         for (uint32_t k = 0; k < known->pdmc_count; k++)
-            EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_setsockopt, slot, SOL_PACKET, PACKET_ADD_MEMBERSHIP, at, sizeof request);
+            EMIT_FLAGS(batch, what, TOLERATING(INTERFACE_MISSING), SYS_setsockopt, slot, SOL_PACKET, PACKET_ADD_MEMBERSHIP, at, sizeof request);
     }
 }
 
@@ -213,7 +213,7 @@ static void emit_ring(struct batch *batch, const struct ring *ring, uint64_t slo
 static void emit_fanout(struct batch *batch, const struct packet_data *data, uint64_t slot, const char *what)
 {
     if (data->facts.fanout)
-        EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_setsockopt, slot, SOL_PACKET, PACKET_FANOUT,
+        EMIT_FLAGS(batch, what, TOLERATING(NO_FANOUT), SYS_setsockopt, slot, SOL_PACKET, PACKET_FANOUT,
                    plan_data(batch->plan, &data->facts.fanout, sizeof data->facts.fanout), sizeof data->facts.fanout);
 }
 
@@ -222,7 +222,7 @@ static void emit_bind(struct batch *batch, const struct packet_data *data, uint6
 {
     struct sockaddr_ll address = { .sll_family = AF_PACKET, .sll_protocol = data->address.link.sll_protocol,
                                    .sll_ifindex = data->address.link.sll_ifindex };
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_bind, slot, plan_data(batch->plan, &address, sizeof address), sizeof address);
+    EMIT_FLAGS(batch, what, TOLERATING(INTERFACE_MISSING), SYS_bind, slot, plan_data(batch->plan, &address, sizeof address), sizeof address);
 }
 
 /* The old type takes its protocol when it is made, and an interface's name as its address. */
@@ -234,7 +234,7 @@ static void emit_old_type(struct batch *batch, const struct description *descrip
     for (int i = 0; i < data->options.count; i++)
         socket_option_put(batch, slot, &data->options.list[i], what);
     if (data->address.name.sa_data[0])
-        EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_bind, slot, plan_data(batch->plan, &data->address.name, sizeof data->address.name),
+        EMIT_FLAGS(batch, what, TOLERATING(INTERFACE_MISSING), SYS_bind, slot, plan_data(batch->plan, &data->address.name, sizeof data->address.name),
                    sizeof data->address.name);
 }
 

@@ -114,6 +114,8 @@ static int pipe_link(struct world *world, struct error *err)
         struct pipe_object *object = must_alloc(sizeof *object);
         object->first = first;
         object->capacity = fcntl(first->local, F_GETPIPE_SZ);
+        if (object->capacity < 0)
+            return fail_errno(err, "%s: cannot tell its capacity", description_label(first));
         object->nameless = !is_anonymous(first) && has_no_name(world, first);
         const struct description *reader = NULL;
         for (int k = i; k < world->description_count; k++) {

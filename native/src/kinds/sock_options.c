@@ -1,5 +1,6 @@
 #include "sock_options.h"
 #include "../descriptors.h"
+#include "../doubt.h"
 
 #include <errno.h>
 #include <linux/filter.h>
@@ -28,13 +29,18 @@ static int name_count(const struct option_name *names)
     return count;
 }
 
+#define HAS_NO_SUCH_OPTION \
+    ANSWERS(ENOPROTOOPT, EOPNOTSUPP, EINVAL, ENOTCONN, ENOENT, ENODEV, ENODATA, EADDRNOTAVAIL, EISCONN, EACCES, ERANGE, EBUSY, ENOSYS)
+
 /* size becomes 0 where the socket does not have the option. */
-static void read_option(int fd, const struct option_name *name, struct socket_option *value)
+static void read_option(int fd, const struct option_name *name, struct socket_option *value, const char *who)
 {
     *value = (struct socket_option){ .level = name->level, .name = name->name };
     socklen_t size = name->size;
     if (getsockopt(fd, name->level, name->name, value->value, &size) == 0)
         value->size = size;
+    else
+        doubt(HAS_NO_SUCH_OPTION, "%s: cannot read its option %d of level %d", who, name->name, name->level);
 }
 
 static const struct socket_option *default_values(const struct option_name *names, int domain, int type, int protocol, struct error *err)
@@ -53,7 +59,7 @@ static const struct socket_option *default_values(const struct option_name *name
     struct defaults *set = must_alloc(sizeof *set);
     *set = (struct defaults){ domain, type, protocol, names, must_alloc((size_t)name_count(names) * sizeof *set->values), known };
     for (int i = 0; i < name_count(names); i++)
-        read_option(fd, &names[i], &set->values[i]);
+        read_option(fd, &names[i], &set->values[i], "a fresh socket");
     known = set;
     return set->values;
 }
@@ -61,8 +67,12 @@ static const struct socket_option *default_values(const struct option_name *name
 static int count_filter(const struct description *description, socklen_t *count, struct error *err)
 {
     *count = 0;
-    if (getsockopt(description->local, SOL_SOCKET, SO_GET_FILTER, NULL, count) == 0 || errno != EACCES)
+    if (getsockopt(description->local, SOL_SOCKET, SO_GET_FILTER, NULL, count) == 0)
         return 0;
+    if (errno != EACCES) {
+        doubt(HAS_NO_SUCH_OPTION, "%s: cannot tell whether it has a packet filter", description_label(description));
+        return 0;
+    }
     return fail(err, "unsupported", "%s has an eBPF program attached, which cannot be read back; end the program that uses it",
                 description_label(description));
 }
@@ -100,7 +110,7 @@ int socket_options_read(struct socket_options *options, const struct description
         struct socket_option value;
         if (fresh[i].size == 0 && !names[i].size_varies)
             continue;           /* not an option of this family */
-        read_option(description->local, &names[i], &value);
+        read_option(description->local, &names[i], &value, description_label(description));
         if (value.level == SOL_SOCKET && value.name == SO_SNDBUF)
             memcpy(&options->send_buffer, value.value, sizeof(int));
         if (value.level == SOL_SOCKET && value.name == SO_RCVBUF)
@@ -174,5 +184,8 @@ int socket_number(int fd, int name)
 {
     int value = -1;
     socklen_t size = sizeof value;
-    return getsockopt(fd, SOL_SOCKET, name, &value, &size) < 0 ? -1 : value;
+    if (getsockopt(fd, SOL_SOCKET, name, &value, &size) == 0)
+        return value;
+    doubt(ANSWERS(EBADF, ENOTSOCK, ENOPROTOOPT, EOPNOTSUPP, EINVAL), "cannot read the option %d of a socket of the workspace", name);     /* EBADF: O_PATH */
+    return -1;
 }

@@ -1,5 +1,6 @@
 #include "socket_text.h"
 #include "sock_diag.h"
+#include "../doubt.h"
 #include "../proc.h"
 
 #include <stdlib.h>
@@ -27,7 +28,9 @@ uint64_t socket_namespace(int fd)
 {
     uint64_t cookie = 0;
     socklen_t size = sizeof cookie;
-    return getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, &cookie, &size) < 0 ? 0 : cookie;
+    if (getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, &cookie, &size) < 0)
+        doubt(ANSWERS(ENOPROTOOPT), "cannot tell the network namespace of a socket");
+    return cookie;
 }
 
 static const char *column(const char *line, int number)
@@ -65,6 +68,8 @@ static struct table *table_of(const char *name, uint64_t namespace, const struct
     table->text = proc_read(&err, TEXT_LIMIT, NULL, "/proc/%d/net/%s", description->holder->pid, name);
     if (table->text)
         index_lines(table);
+    else
+        doubt_error(&err);
     tables = table;
     return table;
 }

@@ -98,7 +98,7 @@ static void emit_refused(struct batch *batch, const struct inet_socket *socket, 
     EMIT(batch, socket->label, SYS_getsockname, stand_in, address, plan_data(plan, &size, sizeof size));
     inet_emit_socket(batch, socket->description, socket->net, socket->domain, SOCK_STREAM, IPPROTO_TCP, slot, socket->label);
     EMIT(batch, socket->label, SYS_fcntl, slot, F_SETFL, O_NONBLOCK);
-    EMIT_FLAGS(batch, socket->label, OP_MAY_FAIL, SYS_connect, slot, address, size);
+    EMIT_FLAGS(batch, socket->label, TOLERATING(CONNECT_UNDER_WAY), SYS_connect, slot, address, size);
     EMIT(batch, socket->label, SYS_fcntl, slot, F_SETFL, 0);
     EMIT(batch, socket->label, SYS_close, stand_in);
 }

@@ -172,7 +172,7 @@ static void emit_pair_shutdown(struct plan *plan, const struct inet_socket *sock
     if (stream_sent_end(stream))
         EMIT(batch, socket->label, SYS_shutdown, slot, SHUT_WR);
     if (stream->read_shut && !stream_received_end(stream) && stream->state != STREAM_CLOSE)
-        EMIT_FLAGS(batch, socket->label, OP_MAY_FAIL, SYS_shutdown, slot, SHUT_RD);
+        EMIT_FLAGS(batch, socket->label, TOLERATING(NOT_CONNECTED), SYS_shutdown, slot, SHUT_RD);
 }
 
 /* What was sent is acknowledged now, not when a timer says so: who looks sees the source's states and counters. */
@@ -235,12 +235,12 @@ static void emit_connect_anew(struct plan *plan, const struct inet_socket *socke
     stream_emit_repair_off(batch, socket, slot);
     inet_options_emit_reuse(batch, socket, slot);
     EMIT(batch, what, SYS_fcntl, slot, F_SETFL, O_NONBLOCK);
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_connect, slot, plan_data(plan, &socket->peer, sizeof socket->peer), socket->peer_size);
+    EMIT_FLAGS(batch, what, TOLERATING(CONNECT_UNDER_WAY), SYS_connect, slot, plan_data(plan, &socket->peer, sizeof socket->peer), socket->peer_size);
     if (!(socket->description->flags & O_NONBLOCK))
         EMIT(batch, what, SYS_fcntl, slot, F_SETFL, 0);
     inet_options_emit_last(batch, socket, slot);
     if (stream_sent_end(stream))
-        EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_shutdown, slot, SHUT_WR);
+        EMIT_FLAGS(batch, what, TOLERATING(NOT_CONNECTED), SYS_shutdown, slot, SHUT_WR);
     emit_status_flags(batch, socket->description, what);
 }
 

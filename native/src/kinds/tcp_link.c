@@ -6,6 +6,7 @@
 #include "inet.h"
 #include "sock_diag.h"
 #include "../descriptors.h"
+#include "../doubt.h"
 #include "../files.h"
 
 #include <errno.h>
@@ -116,7 +117,11 @@ static bool has_tls(int fd)
 {
     char name[16] = "";
     socklen_t size = sizeof name;
-    return getsockopt(fd, IPPROTO_TCP, TCP_ULP, name, &size) == 0 && size && strncmp(name, "tls", sizeof name) == 0;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_ULP, name, &size) < 0) {
+        doubt(ANSWERS(ENOPROTOOPT, EOPNOTSUPP, EINVAL, ENOTCONN), "cannot tell whether the kernel does the TLS of a stream");
+        return false;
+    }
+    return size && strncmp(name, "tls", sizeof name) == 0;
 }
 
 int stream_read(struct inet_socket *socket, struct error *err)

@@ -7,6 +7,7 @@
  */
 #include "inet.h"
 #include "../descriptors.h"
+#include "../doubt.h"
 
 #include <errno.h>
 #include <linux/filter.h>
@@ -38,7 +39,8 @@ int inet_account(const struct inet_socket *socket, size_t size, struct error *er
 
 static void set_peek_offset(int fd, int offset)
 {
-    setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &offset, sizeof offset);
+    if (INSIST(setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &offset, sizeof offset)) < 0)
+        doubt(ANSWERS(ENOPROTOOPT, EOPNOTSUPP), "cannot say from where a stream of the workspace is peeked at");
 }
 
 static int peek_offset(const struct inet_socket *socket)
@@ -53,6 +55,9 @@ static int peek_offset(const struct inet_socket *socket)
 static size_t peek(int fd, char *buffer, size_t size)
 {
     ssize_t got = size ? recv(fd, buffer, size, MSG_PEEK | MSG_DONTWAIT) : 0;
+    if (got < 0)
+        doubt(ANSWERS(EAGAIN, ENOTCONN, ECONNRESET, ECONNREFUSED, ETIMEDOUT, EPIPE, EHOSTUNREACH, ENETUNREACH, EINVAL),
+              "cannot read what is unread in a stream of the workspace");
     return got > 0 ? (size_t)got : 0;
 }
 
@@ -61,7 +66,9 @@ static size_t queue_bound(int fd)
 {
     uint32_t memory[16] = { 0 };
     socklen_t size = sizeof memory;
-    return getsockopt(fd, SOL_SOCKET, SO_MEMINFO, memory, &size) < 0 ? 0 : memory[0];
+    if (getsockopt(fd, SOL_SOCKET, SO_MEMINFO, memory, &size) < 0)
+        doubt(ANSWERS(0), "cannot tell how much is unread in a stream of the workspace");
+    return memory[0];
 }
 
 /*
@@ -74,7 +81,8 @@ static int read_around_urgent(const struct inet_socket *socket, struct stream_by
     size_t bound = queue_bound(fd);
     bool in_line = socket_options_find(&socket->options, SOL_SOCKET, SO_OOBINLINE);
     bytes->data = must_alloc(bound + 1);
-    ioctl(fd, SIOCATMARK, &at_mark);
+    if (ioctl(fd, SIOCATMARK, &at_mark) < 0)
+        return fail_errno(err, "%s: cannot tell where its urgent byte is", socket->label);
     bytes->size = at_mark ? 0 : peek(fd, bytes->data, bound);
     bytes->urgent_at = (int64_t)bytes->size;
     if (!in_line && recv(fd, &bytes->urgent_byte, 1, MSG_OOB | MSG_PEEK | MSG_DONTWAIT) != 1)
@@ -106,7 +114,9 @@ int stream_read_unread(struct inet_socket *socket, struct error *err)
         set_peek_offset(fd, socket->stream->urgent ? -1 : 0);
     if (socket->stream->urgent)
         return read_around_urgent(socket, bytes, err);
-    if (ioctl(fd, SIOCINQ, &waiting) == 0 && waiting > 0 && (unsigned)waiting < QUEUE_MAXIMUM) {
+    if (ioctl(fd, SIOCINQ, &waiting) < 0)
+        doubt(ANSWERS(EINVAL), "%s: cannot tell how much is unread", socket->label);
+    if (waiting > 0 && (unsigned)waiting < QUEUE_MAXIMUM) {
         bytes->data = must_alloc((size_t)waiting);
         bytes->size = peek(fd, bytes->data, (size_t)waiting);
     }
@@ -132,9 +142,9 @@ static int read_send_queue(struct keeper *keeper)
         return 1;
     if (setsockopt(keeper->fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, &queue, sizeof queue) == 0)
         keeper->got = recv(keeper->fd, keeper->buffer, keeper->room, MSG_PEEK | MSG_DONTWAIT);
-    setsockopt(keeper->fd, IPPROTO_TCP, TCP_REPAIR, &off, sizeof off);
-    setsockopt(keeper->fd, SOL_SOCKET, SO_REUSEADDR, &keeper->reuse_address, sizeof keeper->reuse_address);
-    return 0;
+    int left = INSIST(setsockopt(keeper->fd, IPPROTO_TCP, TCP_REPAIR, &off, sizeof off)) < 0;
+    left |= INSIST(setsockopt(keeper->fd, SOL_SOCKET, SO_REUSEADDR, &keeper->reuse_address, sizeof keeper->reuse_address)) < 0;
+    return left;
 }
 
 /*
@@ -152,8 +162,8 @@ static int keep(void *argument)
     int none = 0;
     bool deaf = keeper->deafen && setsockopt(keeper->fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0;
     int status = read_send_queue(keeper);
-    if (deaf)
-        setsockopt(keeper->fd, SOL_SOCKET, SO_DETACH_FILTER, &none, sizeof none);
+    if (deaf && INSIST(setsockopt(keeper->fd, SOL_SOCKET, SO_DETACH_FILTER, &none, sizeof none)) < 0)
+        status = 1;
     return status;
 }
 
@@ -165,8 +175,8 @@ static int run_keeper(struct keeper *keeper, const struct inet_socket *socket, s
     sigprocmask(SIG_SETMASK, &all, &before);
     int child = clone(keep, stack + KEEPER_STACK, CLONE_VM | CLONE_VFORK | CLONE_FILES | SIGCHLD, keeper);
     int status = 0, number = errno;
-    if (child > 0)
-        waitpid(child, &status, 0);
+    if (child > 0 && INSIST(waitpid(child, &status, __WALL)) < 0)
+        status = 1;
     sigprocmask(SIG_SETMASK, &before, NULL);
     errno = number;
     if (child < 0)
@@ -183,12 +193,16 @@ static int read_undelivered(struct inet_socket *from, size_t size, struct error 
     from->stream->undelivered_size = 0;
     if (size == 0)
         return 1;
-    if (ioctl(fd, SIOCOUTQ, &queued) < 0 || (size_t)queued < size || (unsigned)queued > QUEUE_MAXIMUM)
+    if (ioctl(fd, SIOCOUTQ, &queued) < 0)
+        doubt(ANSWERS(EINVAL), "%s: cannot tell how much it still sends", from->label);
+    if ((size_t)queued < size || (unsigned)queued > QUEUE_MAXIMUM)
         return 0;
     /* A filter of the program's own stays: taking it away, if only for this, would let in what it keeps out. */
     struct keeper keeper = { .fd = fd, .reuse_address = socket_number(fd, SO_REUSEADDR), .deafen = from->options.filter_count == 0,
                              .buffer = must_alloc((size_t)queued), .room = (size_t)queued };
-    int status = run_keeper(&keeper, from, err);
+    int status = keeper.reuse_address < 0 ? fail(err, "internal", "%s: cannot tell whether its port is shared", from->label) : 0;
+    if (status == 0)
+        status = run_keeper(&keeper, from, err);
     if (status == 0 && keeper.got >= (ssize_t)size) {
         from->stream->undelivered = must_alloc(size);
         memcpy(from->stream->undelivered, keeper.buffer + keeper.got - size, size);

@@ -8,6 +8,7 @@
 #include "kinds.h"
 #include "tty.h"
 #include "../descriptors.h"
+#include "../doubt.h"
 #include "../files.h"
 #include "../mounts.h"
 
@@ -141,7 +142,10 @@ static void read_node(const struct world *world, struct pty *pty)
     snprintf(path, sizeof path, "%s/%d", pty->system ? pty->system->mount->point : "/dev/pts", pty->index);
     struct open_how how = { .flags = O_PATH | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS };
     AUTO_CLOSE int fd = (int)syscall(SYS_openat2, root, path, &how, sizeof how);
-    if (fd < 0 || fstat(fd, &pty->node) < 0 || !S_ISCHR(pty->node.st_mode))
+    bool there = fd >= 0 && fstat(fd, &pty->node) == 0;
+    if (!there)
+        doubt(HAS_NO_SUCH_NAME, "%s: cannot tell the owner of its node", description_label(pty->first));
+    if (!there || !S_ISCHR(pty->node.st_mode))
         pty->node = (struct stat){ .st_mode = S_IFCHR | 0620 };
 }
 
@@ -353,7 +357,7 @@ static void emit_pty(struct batch *batch, const struct pty *pty)
 static void emit_controlling(struct plan *plan, const struct description *description, const struct pty *pty, const char *what)
 {
     struct batch *batch = plan_creator(plan, STAGE_MAKE, 0, 0, 0);
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_setsid);       /* fails when an earlier description did it */
+    EMIT_FLAGS(batch, what, TOLERATING(LEADER_ALREADY), SYS_setsid);       /* fails when an earlier description did it */
     tty_emit_open(batch, pty, false, O_RDWR | O_NOCTTY | O_CLOEXEC, what);
     uint64_t cell = emit_result_cell(batch);
     EMIT_FLAGS(batch, what, OP_LOAD(0), SYS_ioctl, cell, TIOCSCTTY, 0);

@@ -8,6 +8,7 @@
 #include "tty.h"
 #include "../apart.h"
 #include "../descriptors.h"
+#include "../doubt.h"
 #include "../files.h"
 #include "../shield.h"
 
@@ -48,7 +49,9 @@ static short readiness(int fd, short events)
 {
     /* Polling a terminal also waits for bytes that the kernel's worker has yet to hand to the line discipline. */
     struct pollfd wanted = { .fd = fd, .events = events };
-    return poll(&wanted, 1, 0) == 1 ? wanted.revents & events : 0;
+    if (INSIST(poll(&wanted, 1, 0)) < 0)
+        doubt(ANSWERS(0), "cannot tell what is unread in a terminal of the workspace");
+    return wanted.revents & events;
 }
 
 static struct termios2 without_translation(const struct termios2 *original, bool canonical)
@@ -82,7 +85,7 @@ struct rescue {
 
 static int set_termios(const struct rescue *rescue, const struct termios2 *termios)
 {
-    if (ioctl(rescue->slave, TCSETS2, termios) < 0)
+    if (INSIST(ioctl(rescue->slave, TCSETS2, termios)) < 0)
         return fail_errno(rescue->err, "%s: cannot switch its translation", description_label(rescue->pty->first));
     return 0;
 }
@@ -91,7 +94,7 @@ static void take(int fd, struct tty_bytes *bytes)
 {
     char buffer[LAST_CHUNK];
     ssize_t got;
-    while (bytes->size < LIMIT && readiness(fd, POLLIN) && (got = read(fd, buffer, sizeof buffer)) > 0) {
+    while (bytes->size < LIMIT && readiness(fd, POLLIN) && (got = INSIST(read(fd, buffer, sizeof buffer))) > 0) {
         bytes->data = must_grow(bytes->data, bytes->size + (size_t)got);
         memcpy(bytes->data + bytes->size, buffer, (size_t)got);
         bytes->size += (size_t)got;
@@ -101,8 +104,13 @@ static void take(int fd, struct tty_bytes *bytes)
 /* 0 = there is no room. */
 static ssize_t write_some(int fd, const char *data, size_t size)
 {
-    ssize_t written = write(fd, data, size);
-    return written < 0 && errno == EAGAIN ? 0 : written;
+    ssize_t written = -1;
+    for (int tries = 0; tries < 5 && written < 0; tries++) {
+        written = write(fd, data, size);
+        if (written < 0 && errno == EAGAIN)
+            return 0;
+    }
+    return written;
 }
 
 static int put_back(const struct rescue *rescue, int fd, int other, const struct tty_bytes *bytes)
@@ -139,7 +147,8 @@ static void learn_whether_stopped(struct rescue *rescue)
     struct pty *pty = rescue->pty;
     if (readiness(rescue->slave, POLLOUT))
         return;
-    ioctl(rescue->slave, TCXONC, TCOON);
+    if (INSIST(ioctl(rescue->slave, TCXONC, TCOON)) < 0)
+        doubt(ANSWERS(0), "%s: cannot tell whether its output is stopped", description_label(pty->first));
     pty->stopped = readiness(rescue->slave, POLLOUT) ? STOPPED_BY_CALL : STOPPED_BY_CHARACTER;
 }
 
@@ -147,11 +156,11 @@ static int stop_again(const struct rescue *rescue)
 {
     const struct pty *pty = rescue->pty;
     if (pty->stopped == STOPPED_BY_CALL)
-        return ioctl(rescue->slave, TCXONC, TCOOFF);
+        return (int)INSIST(ioctl(rescue->slave, TCXONC, TCOOFF));
     if (pty->stopped != STOPPED_BY_CHARACTER)
         return 0;
     struct termios2 stopping = tty_stopping_termios(pty);
-    if (set_termios(rescue, &stopping) < 0 || write(pty->master->local, &stopping.c_cc[VSTOP], 1) != 1)
+    if (set_termios(rescue, &stopping) < 0 || INSIST(write(pty->master->local, &stopping.c_cc[VSTOP], 1)) != 1)
         return -1;
     (void)readiness(rescue->slave, POLLIN);
     return set_termios(rescue, &pty->termios);
@@ -195,13 +204,15 @@ static int rescue_all(void *argument)
     for (; rescue->pty; rescue++) {
         int off = 0;
         struct pty *pty = rescue->pty;
-        fcntl(pty->master->local, F_SETFL, pty->master->flags | O_NONBLOCK);
-        if (pty->packet_mode)
-            ioctl(pty->master->local, TIOCPKT, &off);
+        if (INSIST(fcntl(pty->master->local, F_SETFL, pty->master->flags | O_NONBLOCK)) < 0
+            || (pty->packet_mode && INSIST(ioctl(pty->master->local, TIOCPKT, &off)) < 0)) {
+            fail_errno(rescue->err, "%s: cannot look at what is unread", description_label(pty->first));
+            return 1;
+        }
         int result = rescue_bytes(rescue);
-        fcntl(pty->master->local, F_SETFL, pty->master->flags);
-        if (pty->packet_mode)
-            ioctl(pty->master->local, TIOCPKT, &pty->packet_mode);
+        if (INSIST(fcntl(pty->master->local, F_SETFL, pty->master->flags)) < 0
+            || (pty->packet_mode && INSIST(ioctl(pty->master->local, TIOCPKT, &pty->packet_mode)) < 0))
+            result = fail_errno(rescue->err, "%s: cannot switch it back", description_label(pty->first));
         if (result < 0)
             return 1;
     }
@@ -211,7 +222,10 @@ static int rescue_all(void *argument)
 /* A slave for the moment, for which nothing waits. Closing it hangs up again what had hung up before. */
 static int open_slave(const struct pty *pty)
 {
-    return ioctl(pty->master->local, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+    int slave = ioctl(pty->master->local, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+    if (slave < 0)
+        doubt(ANSWERS(EIO), "%s: cannot open its other end", description_label(pty->first));
+    return slave;
 }
 
 /* Is there anything that must be looked at? In canonical mode an unfinished line cannot be seen from outside. */
@@ -272,7 +286,7 @@ static void emit_bytes(struct batch *batch, const struct tty_bytes *bytes, uint6
         if (bytes->size > NEARLY_FULL && (done == FIRST_BYTES || done == FIRST_BYTES + CHUNK))
             EMIT(batch, what, SYS_nanosleep, plan_data(batch->plan, &while_worker_runs, sizeof while_worker_runs), 0);
         /* Should the worker still not have run, the very last bytes are lost rather than the fork. */
-        EMIT_FLAGS(batch, what, done > BUFFERED_BYTES ? OP_MAY_FAIL : 0, SYS_write, fd, data + done, size);
+        EMIT_FLAGS(batch, what, done > BUFFERED_BYTES ? TOLERATING(FULL) : 0, SYS_write, fd, data + done, size);
     }
     emit_poll(batch, other, what);
 }

@@ -2,6 +2,7 @@
 #include "kinds.h"
 #include "tty.h"
 #include "../descriptors.h"
+#include "../doubt.h"
 #include "../proc.h"
 
 #include <fcntl.h>
@@ -62,7 +63,10 @@ static int foreground_group(const struct world *world, int session, int host_for
 static int session_of(const struct pty *pty)
 {
     int session = 0;
-    return ioctl(pty->master->local, TIOCGSID, &session) < 0 ? 0 : session;
+    if (ioctl(pty->master->local, TIOCGSID, &session) == 0)
+        return session;
+    doubt(ANSWERS(ENOTTY, EIO), "%s: cannot tell whose terminal it is", description_label(pty->master));
+    return 0;
 }
 
 int tty_sessions_find(const struct world *world, struct pty **ptys, int count, struct error *err)

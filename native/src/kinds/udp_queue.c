@@ -168,18 +168,19 @@ static void emit_datagram(struct batch *batch, const struct inet_socket *socket,
     struct msghdr message = { .msg_name = (void *)plan_data(plan, &to, sizeof to), .msg_namelen = v4 ? sizeof to.v4 : sizeof to.v6,
                               .msg_iov = (void *)plan_data(plan, parts, sizeof parts), .msg_iovlen = 4 };
     /* An address that the branch lacks: the datagram is lost, as datagrams may be. */
-    EMIT_FLAGS(batch, socket->label, OP_LOAD(0) | OP_MAY_FAIL, SYS_sendmsg, v4 ? raw_v4 : raw_v6, plan_data(plan, &message, sizeof message), 0);
+    EMIT_FLAGS(batch, socket->label, OP_LOAD(0) | TOLERATING(NO_PACKET_WAY), SYS_sendmsg, v4 ? raw_v4 : raw_v6,
+               plan_data(plan, &message, sizeof message), 0);
 }
 
 static uint64_t emit_raw_socket(struct batch *batch, const struct namespace *net, int domain, const char *what)
 {
     int room = 4 << 20;
     namespace_enter_net(batch, net);
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_socket, (uint64_t)domain, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
+    EMIT_FLAGS(batch, what, TOLERATING(NO_PACKET_WAY), SYS_socket, (uint64_t)domain, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
     uint64_t made = emit_result_cell(batch);
     namespace_leave_net(batch, net);
-    EMIT_FLAGS(batch, what, OP_LOAD(0) | OP_MAY_FAIL, SYS_setsockopt, made, SOL_SOCKET, SO_SNDBUFFORCE, plan_data(batch->plan, &room, sizeof room),
-               sizeof room);
+    EMIT_FLAGS(batch, what, OP_LOAD(0) | TOLERATING(NO_PACKET_WAY), SYS_setsockopt, made, SOL_SOCKET, SO_SNDBUFFORCE,
+               plan_data(batch->plan, &room, sizeof room), sizeof room);
     return made;
 }
 
@@ -191,10 +192,10 @@ static void emit_all(struct batch *batch, const struct inet_socket *socket, uint
     for (int i = 0; i < socket->datagram_count; i++)
         emit_datagram(batch, socket, &socket->datagrams[i], raw_v4, raw_v6, port);
     struct pollfd arrival = { (int)slot, POLLIN, 0 };
-    EMIT_FLAGS(batch, socket->label, OP_MAY_FAIL, SYS_poll, plan_data(plan, &arrival, sizeof arrival), 1, ARRIVAL_MS);
-    EMIT_FLAGS(batch, socket->label, OP_LOAD(0) | OP_MAY_FAIL, SYS_close, raw_v4);
+    EMIT(batch, socket->label, SYS_poll, plan_data(plan, &arrival, sizeof arrival), 1, ARRIVAL_MS);
+    EMIT_FLAGS(batch, socket->label, OP_LOAD(0) | TOLERATING(NO_PACKET_WAY), SYS_close, raw_v4);
     if (raw_v6)
-        EMIT_FLAGS(batch, socket->label, OP_LOAD(0) | OP_MAY_FAIL, SYS_close, raw_v6);
+        EMIT_FLAGS(batch, socket->label, OP_LOAD(0) | TOLERATING(NO_PACKET_WAY), SYS_close, raw_v6);
 }
 
 void udp_queue_emit(struct plan *plan, struct batch *batch, const struct inet_socket *socket, uint64_t slot)

@@ -1,6 +1,7 @@
 #include "kinds.h"
 #include "unix_socket.h"
 #include "../descriptors.h"
+#include "../doubt.h"
 #include "../namespace_plan.h"
 
 #include <errno.h>
@@ -105,11 +106,15 @@ static struct unix_table *table_of(struct world *world, struct error *err)
 
 /* ---- capture ---- */
 
-static void read_name(int fd, int (*ask)(int, struct sockaddr *, socklen_t *), struct unix_name *name)
+static void read_name(int fd, int (*ask)(int, struct sockaddr *, socklen_t *), struct unix_name *name, const char *who)
 {
     char address[sizeof(struct sockaddr_storage)];
     socklen_t length = sizeof address;
-    if (ask(fd, (struct sockaddr *)address, &length) < 0 || length > NAME_MAXIMUM)
+    if (ask(fd, (struct sockaddr *)address, &length) < 0) {
+        doubt(ANSWERS(ENOTCONN), "%s: cannot read its name", who);
+        return;
+    }
+    if (length > NAME_MAXIMUM)
         return;
     name->length = length;
     memcpy(name->address, address, length);
@@ -119,7 +124,10 @@ static void read_credentials(const struct world *world, struct unix_socket *sock
 {
     socklen_t size = sizeof socket->peer_credentials;
     struct ucred *credentials = &socket->peer_credentials;
-    if (getsockopt(socket->description->local, SOL_SOCKET, SO_PEERCRED, credentials, &size) < 0 || credentials->uid == (uid_t)-1) {
+    int result = getsockopt(socket->description->local, SOL_SOCKET, SO_PEERCRED, credentials, &size);
+    if (result < 0)
+        doubt(ANSWERS(ENODATA), "%s: cannot read its peer's credentials", socket->label);
+    if (result < 0 || credentials->uid == (uid_t)-1) {
         *credentials = (struct ucred){ 0 };
         return;
     }
@@ -136,13 +144,17 @@ static void read_groups(struct unix_socket *socket)
     int fd = socket->description->local;
     struct unix_groups *groups = &socket->peer_groups;
     int result = getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, few, &size);
-    if (result < 0 && errno != ERANGE)
-        return;                 /* no peer was ever recorded */
+    if (result < 0 && errno != ERANGE) {    /* no peer was ever recorded */
+        doubt(ANSWERS(ENODATA, ENOTCONN, ENOPROTOOPT), "%s: cannot read its peer's groups", socket->label);
+        return;
+    }
     groups->list = must_alloc(size ? size : 1);
     if (result == 0)
         memcpy(groups->list, few, size);
-    else if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups->list, &size) < 0)
+    else if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups->list, &size) < 0) {
+        doubt(ANSWERS(0), "%s: cannot read its peer's groups", socket->label);
         return;
+    }
     groups->count = (int)(size / sizeof(gid_t));
 }
 
@@ -160,9 +172,9 @@ static int unix_capture(struct world *world, struct description *description, st
         return -1;
     socket->type = socket_number(description->local, SO_TYPE);
     socket->listening = socket_number(description->local, SO_ACCEPTCONN) == 1;
-    read_name(description->local, getsockname, &socket->name);
+    read_name(description->local, getsockname, &socket->name, socket->label);
     if (socket->diag.has_peer)
-        read_name(description->local, getpeername, &socket->peer_name);
+        read_name(description->local, getpeername, &socket->peer_name, socket->label);
     read_credentials(world, socket);
     read_groups(socket);
     if (socket_options_read(&socket->options, description, names, AF_UNIX, socket->type, 0, err) < 0)

@@ -105,7 +105,7 @@ static void emit_without_peer(struct plan *plan, const struct unix_socket *socke
     emit_pair(batch, socket->net, SOCK_DGRAM, SLOT(plan, socket->description), stand_in, socket->label);
     unix_emit_bind(batch, socket);
     if (unix_is_named(&socket->peer_name) && !unix_is_path(&socket->peer_name))
-        EMIT_FLAGS(batch, socket->label, OP_MAY_FAIL, SYS_bind, stand_in,
+        EMIT_FLAGS(batch, socket->label, TOLERATING(TAKEN_NAME), SYS_bind, stand_in,
                    plan_data(plan, socket->peer_name.address, socket->peer_name.length), socket->peer_name.length);
     unix_emit_settings(batch, socket);
 }

@@ -94,7 +94,7 @@ static uint64_t emit_stand_in(struct batch *batch, const struct unix_table *tabl
     uint64_t slot = aux_slot(plan->world, table->nobody_aux);
     unix_emit_socket(batch, net, SOCK_DGRAM, slot, what);
     if (unix_is_named(name) && !unix_is_path(name))
-        EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_bind, slot, plan_data(plan, name->address, name->length), name->length);
+        EMIT_FLAGS(batch, what, TOLERATING(TAKEN_NAME), SYS_bind, slot, plan_data(plan, name->address, name->length), name->length);
     set_send_buffer(batch, slot, ROOM_FOR_ALL, what);
     return slot;
 }
@@ -138,7 +138,7 @@ void unix_fill_datagrams(struct plan *plan, struct unix_table *table, struct uni
 /* The peer was closed before it had read everything: one byte to its stand-in brings ECONNRESET back when that is closed. */
 static void emit_unread_byte(struct batch *batch, const struct unix_socket *socket)
 {
-    EMIT_FLAGS(batch, socket->label, OP_MAY_FAIL, SYS_sendto, SLOT(batch->plan, socket->description), plan_string(batch->plan, "x"), 1,
+    EMIT_FLAGS(batch, socket->label, TOLERATING(NO_READER), SYS_sendto, SLOT(batch->plan, socket->description), plan_string(batch->plan, "x"), 1,
                MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
@@ -163,8 +163,7 @@ void unix_emit_fill(struct plan *plan, struct unix_table *table)
 static void emit_shutdown(struct batch *batch, const struct unix_socket *socket)
 {
     if (socket->diag.shutdown && (!socket->connection || socket->connection->pending || socket->peer))
-        EMIT_FLAGS(batch, socket->label, OP_MAY_FAIL, SYS_shutdown, SLOT(batch->plan, socket->description),
-                   (uint64_t)socket->diag.shutdown - 1);
+        EMIT(batch, socket->label, SYS_shutdown, SLOT(batch->plan, socket->description), (uint64_t)socket->diag.shutdown - 1);
 }
 
 void unix_emit_finish(struct plan *plan, struct unix_table *table)

@@ -32,9 +32,11 @@ static void __attribute__((noreturn)) ask_inside(const struct unix_table *table,
     for (int i = 0; i < table->count; i++) {
         struct ucred credentials;
         socklen_t size = sizeof credentials;
-        if (table->sockets[i]->unresolved_pid
-            && getsockopt(table->sockets[i]->description->local, SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0)
-            answers[i] = credentials.pid;
+        if (!table->sockets[i]->unresolved_pid)
+            continue;
+        if (getsockopt(table->sockets[i]->description->local, SOL_SOCKET, SO_PEERCRED, &credentials, &size) < 0)
+            _exit(1);
+        answers[i] = credentials.pid;
     }
     _exit(0);
 }
@@ -70,6 +72,8 @@ int unix_pids_resolve(struct world *world, struct unix_table *table, struct erro
     int status;
     if (child < 0 || waitpid(child, &status, 0) < 0)
         return fail_errno(err, "cannot ask inside the workspace's pid namespace");
+    if (status)
+        return fail(err, "internal", "who made the workspace's unix sockets cannot be asked inside its pid namespace");
     for (int i = 0; i < table->count; i++)
         if (table->sockets[i]->unresolved_pid && answers[i] > 0)
             table->sockets[i]->peer_credentials.pid = answers[i];

@@ -1,4 +1,5 @@
 #include "unix_socket.h"
+#include "../doubt.h"
 #include "../mounts.h"
 #include "../world.h"
 
@@ -28,15 +29,18 @@ static char *path_text(const struct unix_name *name)
 static int look_up(const struct world *world, const struct mount_world *mounts, const char *path, struct stat *st)
 {
     struct open_how how = { .flags = O_PATH | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS };
-    AUTO_CLOSE int fd = (int)syscall(SYS_openat2, mounts ? mounts->root : world->root, path, &how, sizeof how);
-    return fd < 0 ? -1 : fstat(fd, st);
+    AUTO_CLOSE int fd = (int)AGAIN(syscall(SYS_openat2, mounts ? mounts->root : world->root, path, &how, sizeof how));
+    if (fd >= 0 && fstat(fd, st) == 0)
+        return 0;
+    doubt(HAS_NO_SUCH_NAME, "cannot tell whether the socket %.108s is there", path);
+    return -1;
 }
 
 static char *format_path(const char *format, const char *text, int number)
 {
     char *path = NULL;
     if (asprintf(&path, format, text, number) < 0)
-        path = must_copy_string(text);
+        end_at_once("out of memory");
     return path;
 }
 
@@ -117,7 +121,7 @@ struct unix_place *unix_place_temporary(struct world *world, const struct unix_n
 /* Rename with a path that need not exist. */
 static void move_aside(struct batch *batch, const char *from, const char *to, const char *what)
 {
-    EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_rename, plan_string(batch->plan, from), plan_string(batch->plan, to));
+    EMIT_FLAGS(batch, what, TOLERATING(GONE_NAME), SYS_rename, plan_string(batch->plan, from), plan_string(batch->plan, to));
 }
 
 /* Whoever is to connect in the branch learns the name that the kernel chose from the arena. */
@@ -231,7 +235,7 @@ static void emit_finish(struct batch *batch, const struct unix_place *place, con
     if (!place || place->lost)
         return;
     if (!place->in_place) {
-        EMIT_FLAGS(batch, what, OP_MAY_FAIL, SYS_unlink, plan_string(plan, place->alias));
+        EMIT_FLAGS(batch, what, TOLERATING(GONE_NAME), SYS_unlink, plan_string(plan, place->alias));
         return;
     }
     uint64_t path = plan_string(plan, place->path);

@@ -1,6 +1,8 @@
 /* handle.c turns a file handle into a path. */
 #include "watch.h"
 #include "handle.h"
+#include "../descriptors.h"
+#include "../doubt.h"
 #include "../files.h"
 #include "../proc.h"
 
@@ -101,13 +103,16 @@ int watch_each(const struct world *world, const struct description *description,
 bool watch_unread(const struct description *description)
 {
     int bytes = 0;
-    return ioctl(description->local, FIONREAD, &bytes) == 0 && bytes > 0;
+    if (ioctl(description->local, FIONREAD, &bytes) < 0)
+        doubt(ANSWERS(0), "%s: cannot tell whether events are unread", description_label(description));
+    return bytes > 0;
 }
 
 int watch_queue_limit(const char *kind)
 {
-    struct error ignored = { 0 };
-    AUTO_FREE char *text = proc_read(&ignored, 64, NULL, "/proc/sys/fs/%s/max_queued_events", kind);
+    struct error err = { 0 };
+    AUTO_FREE char *text = proc_read(&err, 64, NULL, "/proc/sys/fs/%s/max_queued_events", kind);
+    doubt_error(&err);
     int limit = text ? atoi(text) : 0;
     return limit > 0 && limit <= WATCH_QUEUE_MOST ? limit : 0;
 }

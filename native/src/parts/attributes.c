@@ -115,13 +115,14 @@ static int attributes_emit(struct batch *batch, const struct thread *thread, str
     const struct attributes *attributes = thread->attributes;
     struct plan *plan = batch->plan;
     /* Always: the restorer's own niceness is whatever the engine was started with. */
-    EMIT_FLAGS(batch, "scheduling", needs_privilege(&attributes->scheduling) ? OP_MAY_FAIL : 0, SYS_sched_setattr, 0,
+    EMIT_FLAGS(batch, "scheduling", needs_privilege(&attributes->scheduling) ? TOLERATING(SET_FROM_OUTSIDE) : 0, SYS_sched_setattr, 0,
                plan_data(plan, &attributes->scheduling, sizeof attributes->scheduling), 0);
     if (attributes->affinity_size)
         EMIT(batch, "CPU affinity", SYS_sched_setaffinity, 0, attributes->affinity_size,
              plan_data(plan, attributes->affinity, attributes->affinity_size));
     if (attributes->io_priority)
-        EMIT_FLAGS(batch, "I/O priority", is_realtime(attributes->io_priority) ? OP_MAY_FAIL : 0, SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, (uint64_t)attributes->io_priority);
+        EMIT_FLAGS(batch, "I/O priority", is_realtime(attributes->io_priority) ? TOLERATING(SET_FROM_OUTSIDE) : 0, SYS_ioprio_set,
+                   IOPRIO_WHO_PROCESS, 0, (uint64_t)attributes->io_priority);
     if (attributes->timer_slack)
         EMIT(batch, "timer slack", SYS_prctl, PR_SET_TIMERSLACK, (uint64_t)attributes->timer_slack);
     if (attributes->personality)

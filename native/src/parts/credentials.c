@@ -206,8 +206,11 @@ static void emit_drops(struct batch *batch, uint64_t dropped)
 static void emit_common_drops(struct plan *plan)
 {
     static bool done;
+    struct batch *batch = &plan->common[STAGE_MAKE];
+    batch->who = "pid 1";
     if (!done)
-        emit_drops(&plan->common[STAGE_MAKE], ~bounding_of_all(plan->world));
+        emit_drops(batch, ~bounding_of_all(plan->world));
+    batch->who = NULL;
     done = true;
 }
 

@@ -3,6 +3,7 @@
  * compare its own table with its parent's. Where the parent is of the same user, with no more capabilities, nothing else can forbid that.
  */
 #include "parts.h"
+#include "../doubt.h"
 #include "../namespaces.h"
 #include "../proc.h"
 
@@ -45,9 +46,11 @@ static int landlock_collect(struct query *query, void *memo, struct error *err)
 /* Another security module may tell them apart. */
 static bool same_label(const struct process *one, const struct process *other)
 {
-    struct error ignored = { 0 };
-    AUTO_FREE char *left = proc_read(&ignored, LABEL_LIMIT, NULL, "/proc/%d/attr/current", one->pid);
-    AUTO_FREE char *right = proc_read(&ignored, LABEL_LIMIT, NULL, "/proc/%d/attr/current", other->pid);
+    struct error no_left = { 0 }, no_right = { 0 };
+    AUTO_FREE char *left = proc_read(&no_left, LABEL_LIMIT, NULL, "/proc/%d/attr/current", one->pid);
+    AUTO_FREE char *right = proc_read(&no_right, LABEL_LIMIT, NULL, "/proc/%d/attr/current", other->pid);
+    if (!left != !right)
+        doubt_error(left ? &no_right : &no_left);
     return (!left && !right) || (left && right && strcmp(left, right) == 0);
 }
 

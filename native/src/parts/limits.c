@@ -63,7 +63,7 @@ static int limits_emit(struct batch *batch, const struct thread *thread, struct 
     for (int i = 0; i < RLIM_NLIMITS; i++) {
         const struct rlimit *limit = &process->state->limits[i];
         if (!is_default(i, limit))
-            EMIT_FLAGS(batch, "resource limit", needs_privilege(i, limit) ? OP_MAY_FAIL : 0, SYS_prlimit64, 0, (uint64_t)i,
+            EMIT_FLAGS(batch, "resource limit", needs_privilege(i, limit) ? TOLERATING(LACKING_RIGHTS) : 0, SYS_prlimit64, 0, (uint64_t)i,
                        plan_data(batch->plan, limit, sizeof *limit), 0);
     }
     return 0;

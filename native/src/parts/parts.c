@@ -10,9 +10,8 @@ const struct part *const parts[] = {
     &part_name,
     &part_signal_actions,
     &part_alt_stack,
-    &part_inotify_overflow,     /* before the limits: these open files */
+    &part_inotify_overflow,
     &part_fanotify_overflow,
-    &part_limits,
     &part_attributes,
     &part_interval_timers,
     &part_posix_timers,
@@ -25,6 +24,7 @@ const struct part *const parts[] = {
     &part_root,
     &part_place,
     &part_landlock,
+    &part_limits,               /* after all that open files or queue signals: a program may have as many as its limits allow */
     &part_credentials,
     &part_after_credentials,
     &part_seccomp,

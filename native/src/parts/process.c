@@ -1,5 +1,6 @@
 /* Of the process: dumpable, child subreaper, huge pages, memory merging, the OOM killer's adjustment, what a core file holds; and the death signal of each thread. */
 #include "parts.h"
+#include "../doubt.h"
 #include "../locks.h"
 #include "../proc.h"
 #include "../process_batch.h"
@@ -38,13 +39,16 @@ static const struct own_values *own_values(void)
 {
     static struct own_values values;
     static bool known;
-    struct error ignored = { 0 };
+    struct error no_score = { 0 }, no_login = { 0 }, no_filter = { 0 };
     if (known)
         return &values;
     known = true;
-    AUTO_FREE char *adjust = proc_read(&ignored, PROC_LIMIT, NULL, "/proc/self/oom_score_adj");
-    AUTO_FREE char *login = proc_read(&ignored, PROC_LIMIT, NULL, "/proc/self/loginuid");
-    AUTO_FREE char *filter = proc_read(&ignored, PROC_LIMIT, NULL, "/proc/self/coredump_filter");
+    AUTO_FREE char *adjust = proc_read(&no_score, PROC_LIMIT, NULL, "/proc/self/oom_score_adj");
+    AUTO_FREE char *login = proc_read(&no_login, PROC_LIMIT, NULL, "/proc/self/loginuid");
+    AUTO_FREE char *filter = proc_read(&no_filter, PROC_LIMIT, NULL, "/proc/self/coredump_filter");
+    doubt_error(&no_score);
+    doubt_error(&no_login);
+    doubt_error(&no_filter);
     values = (struct own_values){ adjust ? atoi(adjust) : 0, login != NULL, login ? (uint32_t)strtoul(login, NULL, 10) : 0,
                                   filter ? (unsigned)strtoul(filter, NULL, 16) : 0 };
     return &values;
@@ -202,10 +206,11 @@ static void emit_login(struct batch *batch, const struct process *process)
         return;
     struct plan *plan = batch->plan;
     int length = snprintf(text, sizeof text, "%u", process->state->login);
-    EMIT_FLAGS(batch, "login id", OP_MAY_FAIL, SYS_openat, (uint64_t)AT_FDCWD, plan_string(plan, "/proc/thread-self/loginuid"), O_WRONLY | O_CLOEXEC);
+    EMIT_FLAGS(batch, "login id", TOLERATING(NO_LOGIN_FILE), SYS_openat, (uint64_t)AT_FDCWD,
+               plan_string(plan, "/proc/thread-self/loginuid"), O_WRONLY | O_CLOEXEC);
     uint64_t cell = emit_result_cell(batch);
-    EMIT_FLAGS(batch, "login id", OP_LOAD(0) | OP_MAY_FAIL, SYS_write, cell, plan_data(plan, text, sizeof text), (uint64_t)length);
-    EMIT_FLAGS(batch, "login id", OP_LOAD(0) | OP_MAY_FAIL, SYS_close, cell);
+    EMIT_FLAGS(batch, "login id", OP_LOAD(0) | TOLERATING(NO_LOGIN_FILE), SYS_write, cell, plan_data(plan, text, sizeof text), (uint64_t)length);
+    EMIT_FLAGS(batch, "login id", OP_LOAD(0) | TOLERATING(NO_LOGIN_FILE), SYS_close, cell);
 }
 
 static int process_emit(struct batch *batch, const struct thread *thread, struct error *err)

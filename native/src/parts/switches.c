@@ -109,10 +109,11 @@ static int switches_emit(struct batch *batch, const struct thread *thread, struc
     if (switches->machine_check != MACHINE_CHECK_DEFAULT)
         EMIT(batch, "machine checks", SYS_prctl, PR_MCE_KILL, PR_MCE_KILL_SET, (uint64_t)switches->machine_check);
     if (switches->flushes_io)       /* needs CAP_SYS_RESOURCE */
-        EMIT_FLAGS(batch, "I/O flusher", OP_MAY_FAIL, SYS_prctl, PR_SET_IO_FLUSHER, 1);
+        EMIT_FLAGS(batch, "I/O flusher", TOLERATING(LACKING_RIGHTS), SYS_prctl, PR_SET_IO_FLUSHER, 1);
     for (int i = 0; i < SPECULATIONS; i++)      /* seccomp may have forced it on already */
         if (switches->speculation[i])
-            EMIT_FLAGS(batch, "speculation", OP_MAY_FAIL, SYS_prctl, PR_SET_SPECULATION_CTRL, (uint64_t)speculations[i], switches->speculation[i]);
+            EMIT_FLAGS(batch, "speculation", TOLERATING(FORCED_SPECULATION), SYS_prctl, PR_SET_SPECULATION_CTRL,
+                       (uint64_t)speculations[i], switches->speculation[i]);
     if (switches->uses_tiles)
         EMIT(batch, "leave to use AMX tiles", SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILES);
     if (switches->memory_policy)

@@ -5,9 +5,12 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/netlink.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -17,6 +20,7 @@
 #include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/inotify.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -78,11 +82,54 @@ static void make_files(void)
     int gone = MUST(open("/tmp/still.gone", O_RDWR | O_CREAT, 0600));
     MUST((int)write(gone, "unlinked", 8));
     MUST(unlink("/tmp/still.gone"));
+    MUST(fcntl(gone, F_SETOWN, getpid()));
+    MUST(fcntl(gone, F_SETSIG, SIGURG));
     int watch = MUST(inotify_init1(0));
     MUST(inotify_add_watch(watch, "/tmp", IN_DELETE_SELF));
     MUST(mkdir("/tmp/still.directory", 0700));
     MUST(chdir("/tmp/still.directory"));
     umask(027);
+}
+
+static void make_terminal(void)
+{
+    int master = MUST(open("/dev/ptmx", O_RDWR | O_NOCTTY)), unlocked = 0;
+    MUST(ioctl(master, TIOCSPTLCK, &unlocked));
+    int slave = MUST(ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY));
+    MUST((int)write(master, "typed\n", 6));
+    MUST((int)write(slave, "shown\n", 6));
+}
+
+/* A connection with unread bytes, in both queues; a datagram not read; a member of a multicast group; a listener for news of the kernel. */
+static void make_sockets(void)
+{
+    struct sockaddr_in here = { AF_INET, htons(4712), { htonl(INADDR_LOOPBACK) }, { 0 } };
+    int listener = MUST(socket(AF_INET, SOCK_STREAM, 0)), on = 1;
+    MUST(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
+    MUST(bind(listener, (struct sockaddr *)&here, sizeof here));
+    MUST(listen(listener, 1));
+    int connector = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    MUST(connect(connector, (struct sockaddr *)&here, sizeof here));
+    int acceptor = MUST(accept(listener, NULL, NULL));
+    MUST(setsockopt(acceptor, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on));
+    MUST(setsockopt(acceptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on));
+    MUST((int)write(connector, "there", 5));
+    MUST((int)write(acceptor, "and back", 8));
+    int receiver = MUST(socket(AF_INET, SOCK_DGRAM, 0));
+    here.sin_port = htons(4713);
+    MUST(bind(receiver, (struct sockaddr *)&here, sizeof here));
+    struct ip_mreqn group = { { htonl(0xe0000105) }, { htonl(INADDR_LOOPBACK) }, 1 };
+    MUST(setsockopt(receiver, IPPROTO_IP, IP_ADD_MEMBERSHIP, &group, sizeof group));
+    int sender = MUST(socket(AF_INET, SOCK_DGRAM, 0));
+    MUST(connect(sender, (struct sockaddr *)&here, sizeof here));
+    MUST((int)write(sender, "datagram", 8));
+    int news = MUST(socket(AF_NETLINK, SOCK_RAW, 0 /* NETLINK_ROUTE */));
+    struct sockaddr_nl links = { .nl_family = AF_NETLINK, .nl_groups = 1 };
+    MUST(bind(news, (struct sockaddr *)&links, sizeof links));
+    int left[2];
+    MUST(socketpair(AF_UNIX, SOCK_DGRAM, 0, left));
+    MUST((int)write(left[1], "last words", 10));
+    MUST(close(left[1]));
 }
 
 static void make_channels(void)
@@ -110,11 +157,32 @@ static void make_channels(void)
     sigemptyset(&usr);
     sigaddset(&usr, SIGUSR1);
     MUST(signalfd(-1, &usr, 0));
-    int terminal = MUST(open("/dev/ptmx", O_RDWR | O_NOCTTY));
-    (void)terminal;
+    make_terminal();
+    make_sockets();
 }
 
 static void handler(int signal) { (void)signal; }
+
+/* Not before there are children: a lock is not inherited, but the mappings that it has cut are. */
+static void make_locks(void)
+{
+    char *locked = MUST(mmap(NULL, 32 << 10, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    fill(locked, 32 << 10, 6);
+    MUST(mlock(locked, 16 << 10));
+    MUST(mlock(MUST(mmap(NULL, 8 << 10, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)), 8 << 10));
+    MUST(madvise(MUST(mmap(NULL, 8 << 10, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)), 8 << 10, MADV_DONTDUMP));
+}
+
+static void make_attributes(void)
+{
+    int score = MUST(open("/proc/self/oom_score_adj", O_WRONLY));
+    MUST((int)write(score, "300", 3));
+    MUST(close(score));
+    MUST((int)syscall(SYS_ioprio_set, 1, 0, 2 << 13 | 6));     /* best effort */
+    MUST(prctl(PR_SET_TIMERSLACK, 70000, 0, 0, 0));
+    struct sched_param none = { 0 };
+    MUST(sched_setscheduler(0, SCHED_BATCH, &none));
+}
 
 static void make_timers_and_signals(void)
 {
@@ -204,10 +272,13 @@ static void start_threads(void)
 {
     static int ends[2];
     MUST(pipe(ends));
+    pthread_attr_t small;       /* the usual 8 MiB would be read for each comparison */
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 64 << 10);
     void *(*const bodies[])(void *) = { in_futex, in_read, in_poll, in_epoll, in_sleep, in_sigwait };
     for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
         pthread_t thread;
-        if (pthread_create(&thread, NULL, bodies[i], &ends[0]) != 0)
+        if (pthread_create(&thread, &small, bodies[i], &ends[0]) != 0)
             exit(1);
     }
 }
@@ -246,6 +317,8 @@ int main(void)
     make_channels();
     start_children();
     make_timers_and_signals();
+    make_locks();
+    make_attributes();
     start_threads();
     struct timespec settle = { 0, 200 * 1000 * 1000 };
     nanosleep(&settle, NULL);

@@ -66,6 +66,8 @@ int main(void)
     struct sock_filter none[] = { BPF_STMT(BPF_LD | BPF_W | BPF_LEN, 0), BPF_STMT(BPF_RET | BPF_K, 0) };
     struct sock_fprog deaf = { 2, none };
     MUST(setsockopt(tcp, SOL_SOCKET, SO_ATTACH_FILTER, &deaf, sizeof deaf));
+    while (recv(tcp, &(char){ 0 }, 1, MSG_DONTWAIT) >= 0)
+        ;                       /* of other programs, before it had the filter */
     int six = MUST(socket(AF_INET6, SOCK_RAW, PROTOCOL));
     int packet = socket(AF_PACKET, SOCK_DGRAM, 0);
     if (packet >= 0) {
