@@ -14,12 +14,13 @@ from engine.learnt import Learnt
 
 _PROGRAMS = {"init": "tclone-init", "restore": "tclone-restore"}
 _GUEST = Path(__file__).parent / "guest"
-# What commands of the OSWorld server find (docs/reference/osworld.md): their modules, and names that its tasks call programs by.
-_OSWORLD = {"osworld_run.py": "run.py", "pyautogui.py": "lib/pyautogui.py", "pyperclip.py": "lib/pyperclip.py", "socat.py": "lib/tclone_socat.py"}
+# What commands of the OSWorld server find (docs/reference/osworld.md), by its place: their modules, and programs by the names that its tasks know.
+_OSWORLD = {
+    "run.py": "osworld_run.py", "lib/pyautogui.py": "pyautogui.py", "lib/pyperclip.py": "pyperclip.py", "lib/tclone_socat.py": "socat.py",
+    "bin/google-chrome": "chrome.sh", "bin/google-chrome-stable": "chrome.sh", "bin/pgrep": "end_chrome.sh", "bin/pkill": "end_chrome.sh",
+}  # fmt: skip
 _OSWORLD_PROGRAMS = {
     "python": '#!/bin/sh\nexec python3 "$@"\n',
-    "google-chrome": '#!/bin/sh\nexec chromium "$@"\n',
-    "google-chrome-stable": '#!/bin/sh\nexec chromium "$@"\n',
     "socat": '#!/bin/sh\n[ -x /usr/bin/socat ] && exec /usr/bin/socat "$@"\nexec python3 /usr/libexec/tclone/osworld/lib/tclone_socat.py "$@"\n',
 }
 _ELF = b"\x7fELF"
@@ -59,8 +60,8 @@ class Tools:
             if not content.startswith(_ELF):
                 raise Unavailable(f"{self._libexec / name} is not a whole program; build it again with `make -C native`")
             total.update(content)
-        for name in sorted(_OSWORLD):
-            total.update((_GUEST / name).read_bytes())
+        for place, name in sorted(_OSWORLD.items()):
+            total.update(place.encode() + b"\0" + (_GUEST / name).read_bytes())
         total.update(json.dumps(_OSWORLD_PROGRAMS, sort_keys=True).encode())
         self.digest = total.hexdigest()[:16]
         self._install(self.layer(self.digest))
@@ -88,9 +89,9 @@ def install_osworld(target: Path) -> None:
     """Lay out what commands of the OSWorld server find. Raises OSError."""
     (target / "lib").mkdir(parents=True)
     (target / "bin").mkdir()
-    for name, place in _OSWORLD.items():
+    for place, name in _OSWORLD.items():
         shutil.copyfile(_GUEST / name, target / place)
-        os.chmod(target / place, 0o644)
+        os.chmod(target / place, 0o755 if place.startswith("bin/") else 0o644)
     for name, text in _OSWORLD_PROGRAMS.items():
         (target / "bin" / name).write_text(text)
         os.chmod(target / "bin" / name, 0o755)

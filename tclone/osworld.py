@@ -9,71 +9,113 @@ Needs desktop-env and the command `tclone` (`TCLONE_COMMAND` names another one),
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import subprocess
 from typing import Any
 
 from desktop_env.providers.base import Provider, VMManager
 
-from tclone.errors import NotFound, TCloneError, Unavailable
+from tclone.errors import NotFound, Unavailable, of_wire
 
 _PREFIX = "/branches/"
+
+
+class Machines:
+    """Commands of `tclone vmrun`, all by one process, whose start takes longer than most of them. It ends with this object, or with the program. Raises TCloneError."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._asked = 0
+
+    def __call__(self, *words: str) -> str:
+        """What a command says."""
+        process = self._process or self._started()
+        self._asked += 1
+        answer: dict[str, Any] = {}
+        with contextlib.suppress(OSError, ValueError):
+            self._write(process, {"number": self._asked, "words": words})
+            # What was asked before, by a caller who was interrupted, nobody waits for any more.
+            while answer.get("number") != self._asked:
+                answer = json.loads(self._read(process))
+        if answer.get("number") != self._asked:
+            self.close()
+            raise Unavailable(f"{_command()} vmrun session ended with status {process.returncode}; what it said is on stderr", code="unavailable")
+        if "error" in answer:
+            raise of_wire(answer["error"])
+        return str(answer["output"])
+
+    def close(self) -> None:
+        """Until everything is done, what a revert left included."""
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(OSError):
+                process.communicate()
+
+    def _started(self) -> subprocess.Popen[str]:
+        command = [_command(), "vmrun", "session"]
+        try:
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        except OSError as error:
+            raise Unavailable(f"cannot run {command[0]}: {error.strerror}; put `tclone` on PATH or name it by TCLONE_COMMAND", code="unavailable") from error
+        return self._process
+
+    @staticmethod
+    def _write(process: subprocess.Popen[str], command: dict[str, Any]) -> None:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(command) + "\n")
+        process.stdin.flush()
+
+    @staticmethod
+    def _read(process: subprocess.Popen[str]) -> str:
+        assert process.stdout is not None
+        return process.stdout.readline()
 
 
 class TCloneProvider(Provider):
     """Machines are desktops by their paths, /branches/NAME; their snapshots are forks (docs/reference/osworld.md). Raises TCloneError."""
 
-    def __init__(self, *positional: Any, **named: Any) -> None:
+    def __init__(self, *positional: Any, machines: Machines | None = None, **named: Any) -> None:
         super().__init__(*positional, **named)
-        # The address of a machine that was just reverted, until it is asked for; and the command that still discards what it was before.
+        self._machines = machines or Machines()
+        # The address of a machine that was just reverted, until it is asked for.
         self._address: tuple[str, str] | None = None
-        self._discarding: subprocess.Popen[str] | None = None
 
     def start_emulator(self, path_to_vm: str, headless: bool = True, os_type: str = "Ubuntu") -> None:
         if self._address is not None and self._address[0] == path_to_vm:
             return
-        self._finish()
-        if path_to_vm not in _vmrun("list").splitlines():
-            _vmrun("start", path_to_vm)
+        if path_to_vm not in self._machines("list").splitlines():
+            self._machines("start", path_to_vm)
 
     def get_ip_address(self, path_to_vm: str) -> str:
         known, self._address = self._address, None
         if known is not None and known[0] == path_to_vm:
             return known[1]
-        return _vmrun("getGuestIPAddress", path_to_vm, "-wait")
+        return self._machines("getGuestIPAddress", path_to_vm, "-wait")
 
     def save_state(self, path_to_vm: str, snapshot_name: str) -> None:
-        self._finish()
-        _vmrun("snapshot", path_to_vm, snapshot_name)
+        self._machines("snapshot", path_to_vm, snapshot_name)
 
     def revert_to_snapshot(self, path_to_vm: str, snapshot_name: str) -> str:
-        """Returns as soon as the machine answers; what it was before is discarded meanwhile."""
-        self._finish()
+        """Returns as soon as the machine answers; what it was before is discarded a moment later."""
         self._address = None
-        command = _started("revertToSnapshot", path_to_vm, snapshot_name, "-wait")
-        assert command.stdout is not None
-        address = command.stdout.readline().strip()
-        self._discarding = command
-        if not address:
-            self._finish()
-            raise TCloneError(f"vmrun revertToSnapshot {path_to_vm} told no address", code="internal")
-        self._address = (path_to_vm, address)
+        self._address = (path_to_vm, self._machines("revertToSnapshot", path_to_vm, snapshot_name, "-wait"))
         return path_to_vm
 
     def stop_emulator(self, path_to_vm: str, *_: Any, **__: Any) -> None:
-        self._finish()
         self._address = None
-        _vmrun("stop", path_to_vm)
-
-    def _finish(self) -> None:
-        """Wait until what was there before the last revert is gone; what went wrong with it is told now."""
-        command, self._discarding = self._discarding, None
-        if command is not None:
-            _ended(command)
+        try:
+            self._machines("stop", path_to_vm)
+        finally:
+            self._machines.close()
 
 
 class TCloneManager(VMManager):
     """There is no pool of machines: each has its name."""
+
+    def __init__(self, machines: Machines | None = None) -> None:
+        self._machines = machines or Machines()
 
     def initialize_registry(self, **_: Any) -> None:
         """The engine knows its workspaces."""
@@ -88,7 +130,7 @@ class TCloneManager(VMManager):
         """Whoever names a machine has it."""
 
     def list_free_vms(self, **_: Any) -> list[str]:
-        return [line for line in _vmrun("list").splitlines() if line.startswith(_PREFIX)]
+        return [line for line in self._machines("list").splitlines() if line.startswith(_PREFIX)]
 
     def check_and_clean(self, **_: Any) -> None:
         """Nothing is left over: what a revert replaces is removed by it."""
@@ -108,28 +150,13 @@ def environment(name: str, **options: Any) -> Any:
     from desktop_env import desktop_env as module
 
     before = module.create_vm_manager_and_provider
-    module.create_vm_manager_and_provider = lambda *_, **__: (TCloneManager(), TCloneProvider())
+    machines = Machines()
+    module.create_vm_manager_and_provider = lambda *_, **__: (TCloneManager(machines), TCloneProvider(machines=machines))
     try:
         return module.DesktopEnv(provider_name="vmware", path_to_vm=_PREFIX + name, **options)
     finally:
         module.create_vm_manager_and_provider = before
 
 
-def _vmrun(*arguments: str) -> str:
-    """The output of a command. Raises TCloneError."""
-    return _ended(_started(*arguments))
-
-
-def _started(*arguments: str) -> subprocess.Popen[str]:
-    command = [os.environ.get("TCLONE_COMMAND", "tclone"), "vmrun", *arguments]
-    try:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    except OSError as error:
-        raise Unavailable(f"cannot run {command[0]}: {error.strerror}; put `tclone` on PATH or name it by TCLONE_COMMAND", code="unavailable") from error
-
-
-def _ended(command: subprocess.Popen[str]) -> str:
-    out, err = command.communicate()
-    if command.returncode != 0:
-        raise TCloneError(err.strip() or f"{' '.join(map(str, command.args))} ended with status {command.returncode}", code="command")  # type: ignore[arg-type]
-    return out.strip()
+def _command() -> str:
+    return os.environ.get("TCLONE_COMMAND", "tclone")

@@ -150,7 +150,7 @@ def _workspace_commands(commands: "argparse._SubParsersAction[argparse.ArgumentP
         _command(commands, verb, what, f"tclone {verb} desk").add_argument("workspaces", type=values.reference, nargs="+", metavar="WS")
 
     _command(
-        commands, "vmrun", "what VMware's command of that name is to OSWorld's DesktopEnv: list, start, stop, snapshot, revertToSnapshot, deleteSnapshot, listSnapshots, getGuestIPAddress; install DIR",
+        commands, "vmrun", "what VMware's command of that name is to OSWorld's DesktopEnv: list, start, stop, snapshot, revertToSnapshot, deleteSnapshot, listSnapshots, getGuestIPAddress; install DIR; session: commands on stdin",
         "tclone vmrun install ~/osworld/bin", "tclone vmrun snapshot /branches/desk init_state", "tclone vmrun revertToSnapshot /branches/desk init_state",
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,30 @@ exec {python} -m engine.cli.main vmrun "$@"
 
 
 def main(config: Config, arguments: list[str]) -> int:
-    """Carry out one command; its exit status. Raises EngineError."""
+    """Carry out one command, or those that come on stdin (`session`); the exit status. Raises EngineError."""
+    if arguments == ["session"]:
+        from engine.cli.vmrun_session import Session
+
+        return Session(config).serve(sys.stdin, sys.stdout)
+    done = carried_out(config, arguments)
+    if done.said:
+        # At once: whoever reads it goes on while this command still discards what the machine was.
+        print(done.said, flush=True)
+    if done.leaves is not None:
+        discard(config, done.leaves)
+    return 0
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command says, and the id of a workspace that is not needed any more."""
+
+    said: str
+    leaves: str | None = None
+
+
+def carried_out(config: Config, arguments: list[str]) -> Done:
+    """One command. Raises EngineError."""
     if arguments[:1] == ["-T"]:
         arguments = arguments[2:]
     # Of VMware's options one means something here, with the commands that can wait.
@@ -42,14 +66,18 @@ def main(config: Config, arguments: list[str]) -> int:
     words = [word for word in arguments if word not in ("nogui", "gui", "-wait", "soft", "hard")]
     match words:
         case ["install", directory]:
-            install(Path(directory))
+            return Done(str(install(Path(directory))))
         case ["list"]:
-            return asyncio.run(_with_engine(config, _list))
+            return Done(asyncio.run(_with_engine(config, _list)))
         case [("start" | "stop" | "snapshot" | "revertToSnapshot" | "deleteSnapshot" | "getGuestIPAddress" | "listSnapshots") as verb, path, *rest]:
             return _one(config, verb, name_of(path), rest, wait)
         case _:
-            raise BadRequest("vmrun: install DIR | list | start, stop, getGuestIPAddress, listSnapshots PATH | snapshot, revertToSnapshot, deleteSnapshot PATH NAME")
-    return 0
+            raise BadRequest("vmrun: install DIR | list | session | start, stop, getGuestIPAddress, listSnapshots PATH | snapshot, revertToSnapshot, deleteSnapshot PATH NAME")
+
+
+def discard(config: Config, workspace: str) -> None:
+    """Raises EngineError."""
+    asyncio.run(_with_engine(config, lambda engine: engine.remove(workspace)))
 
 
 def name_of(path: str) -> str:
@@ -60,21 +88,21 @@ def name_of(path: str) -> str:
     return check_name(normal[len(PREFIX) :], "the machine's name")
 
 
-def install(directory: Path) -> None:
-    """Write a program `vmrun` into a directory that goes in front of PATH. Raises Conflict for one that is there and not ours."""
+def install(directory: Path) -> Path:
+    """Write a program `vmrun` into a directory that goes in front of PATH; its path. Raises Conflict for one that is there and not ours."""
     target = directory / "vmrun"
     directory.mkdir(parents=True, exist_ok=True)
     if target.exists() and "tclone vmrun" not in target.read_text(errors="replace"):
         raise Conflict(f"{target} is another program; choose another directory")
     target.write_text(_SCRIPT.format(python=sys.executable))
     target.chmod(0o755)
-    print(target)
+    return target
 
 
-def _one(config: Config, verb: str, name: str, rest: list[str], wait: bool) -> int:
+def _one(config: Config, verb: str, name: str, rest: list[str], wait: bool) -> Done:
     """A command on one machine: those that change it one after the other, those that ask after them. A revert that waits ends with the machine's address."""
     if verb == "listSnapshots":
-        return asyncio.run(_with_engine(config, lambda engine: _snapshots(engine, name)))
+        return Done(asyncio.run(_with_engine(config, lambda engine: _snapshots(engine, name))))
     snapshot = ""
     if verb in ("snapshot", "revertToSnapshot", "deleteSnapshot"):
         if len(rest) != 1 or not _SNAPSHOT_NAME.fullmatch(rest[0]):
@@ -86,20 +114,14 @@ def _one(config: Config, verb: str, name: str, rest: list[str], wait: bool) -> i
                 # Told once: what is wrong may be set right by other commands than these.
                 record.write_text("")
                 raise Internal(f"the last command on {name} failed: {failed}")
-            return asyncio.run(_with_engine(config, lambda engine: _address(engine, name)))
-        old: str | None = None
+            return Done(asyncio.run(_with_engine(config, lambda engine: _address(engine, name))))
         try:
-            old = asyncio.run(_with_engine(config, lambda engine: _changed(engine, verb, name, snapshot)))
-            if verb == "revertToSnapshot" and wait:
-                asyncio.run(_with_engine(config, lambda engine: _address(engine, name)))
+            done = asyncio.run(_with_engine(config, lambda engine: _changed(engine, verb, name, snapshot, wait)))
         except EngineError as error:
             record.write_text(f"vmrun {verb} {snapshot}: {error.message}")
             raise
         record.write_text("")
-    if old is not None:
-        # Whoever waits for the machine need not wait for the end of the one before it.
-        asyncio.run(_with_engine(config, lambda engine: engine.remove(old)))
-    return 0
+    return done
 
 
 @contextlib.contextmanager
@@ -146,7 +168,7 @@ def _snapshot_in(listed: list[dict[str, Any]], name: str, snapshot: str) -> dict
     return found
 
 
-async def _list(engine: EngineClient) -> int:
+async def _list(engine: EngineClient) -> str:
     names = set()
     for one in await engine.list():
         if one["desktop"] and one["state"] in ("ready", "forking", "starting"):
@@ -154,44 +176,39 @@ async def _list(engine: EngineClient) -> int:
                 names.add(one["label"].removeprefix(MACHINE))
             elif one["osworld"] is not None and SNAPSHOT not in one["label"]:
                 names.add(one["name"])
-    print(f"Total running VMs: {len(names)}")
-    for name in sorted(names):
-        print(PREFIX + name)
-    return 0
+    return "\n".join([f"Total running VMs: {len(names)}", *(PREFIX + name for name in sorted(names))])
 
 
-async def _snapshots(engine: EngineClient, name: str) -> int:
+async def _snapshots(engine: EngineClient, name: str) -> str:
     end = SNAPSHOT + name
     names = sorted({one["label"].removesuffix(end) for one in await engine.list() if one["label"].endswith(end)})
-    print(f"Total snapshots: {len(names)}")
-    for snapshot in names:
-        print(snapshot)
-    return 0
+    return "\n".join([f"Total snapshots: {len(names)}", *names])
 
 
-async def _changed(engine: EngineClient, verb: str, name: str, snapshot: str) -> str | None:
-    """Carry out a command that changes the machine; the id of a workspace that is not needed any more."""
+async def _changed(engine: EngineClient, verb: str, name: str, snapshot: str, wait: bool) -> Done:
+    """Carry out a command that changes the machine."""
     listed = await engine.list()
     machine = _machine_in(listed, name)
     match verb:
         case "snapshot":
-            return await _snap(engine, listed, _there(machine, name), name, snapshot)
+            return Done("", await _snap(engine, listed, _there(machine, name), name, snapshot))
         case "revertToSnapshot":
             await _fork_machine(engine, _snapshot_in(listed, name, snapshot), name)
-            return machine["id"] if machine is not None else None
+            address = await _address(engine, name) if wait else ""
+            return Done(address, machine["id"] if machine is not None else None)
         case "deleteSnapshot":
-            return _snapshot_in(listed, name, snapshot)["id"]
+            return Done("", _snapshot_in(listed, name, snapshot)["id"])
         case "start":
             if machine is None:
                 await _fork_machine(engine, _any_snapshot(listed, name), name)
             elif machine["osworld"] is None:
                 await engine.open_osworld(machine["id"])
-            return None
+            return Done("")
         case _:
             # What cannot be started again is not stopped.
             found = _there(machine, name)
             _any_snapshot(listed, name)
-            return found["id"]
+            return Done("", found["id"])
 
 
 def _there(machine: dict[str, Any] | None, name: str) -> dict[str, Any]:
@@ -222,10 +239,10 @@ async def _fork_machine(engine: EngineClient, snapshot: dict[str, Any], name: st
     """The snapshot's programs run for as long as the fork needs them to."""
     await engine.resume(snapshot["id"])
     try:
-        made = await _forked(engine, snapshot, _machine_label(name))
+        # The portal begins to listen while the snapshot is paused.
+        await engine.open_osworld(await _forked(engine, snapshot, _machine_label(name)))
     finally:
         await engine.pause(snapshot["id"])
-    await engine.open_osworld(made)
 
 
 async def _forked(engine: EngineClient, source: dict[str, Any], label: str) -> str:
@@ -237,17 +254,15 @@ async def _forked(engine: EngineClient, source: dict[str, Any], label: str) -> s
     return str(branch["id"])
 
 
-async def _address(engine: EngineClient, name: str) -> int:
-    """Wait until the machine can be used; `host:server:chromium:vnc:vlc`. There are no ports of the last two kinds: 0."""
+async def _address(engine: EngineClient, name: str) -> str:
+    """Wait until the machine can be used: `host:server:chromium:vnc:vlc`. There are no ports of the last two kinds: 0."""
     async for machine in _looks(engine, name):
         if machine["state"] in ("failed", "stopped"):
             raise Conflict(f"{machine['id']}, which is {name}, is {machine['state']}: {machine['error']}")
         if machine["state"] in ("ready", "forking") and machine["osworld"] is None:
             raise Conflict(f"{machine['id']}, which is {name}, has no OSWorld server; `vmrun start {PREFIX}{name}` gives it one")
         if machine["state"] == "ready" and await _answers(machine["osworld"]):
-            # At once: whoever reads it goes on while this command still removes the machine before.
-            print(f"127.0.0.1:{machine['osworld']}:{machine['ports'].get(str(CHROMIUM), 0)}:0:0", flush=True)
-            return 0
+            return f"127.0.0.1:{machine['osworld']}:{machine['ports'].get(str(CHROMIUM), 0)}:0:0"
     raise Unavailable(f"the OSWorld server of {name} does not answer; `tclone up` starts the portal, which serves it")
 
 

@@ -24,6 +24,7 @@ _NODES = 5000
 _WALLPAPERS = "xfconf-query -c xfce4-desktop -l | grep '/last-image$'"
 _GET_WALLPAPER = f'name=$({_WALLPAPERS} | head -1); [ -n "$name" ] && exec xfconf-query -c xfce4-desktop -p "$name"'
 _SET_WALLPAPER = f'set -e; [ -r {{path}} ]; for name in $({_WALLPAPERS}); do xfconf-query -c xfce4-desktop -p "$name" -s {{path}}; done'
+_TERMINALS = ("term", "console", "konsole", "tilix", "guake", "kgx")
 # A directory of the user's own: nobody else can lay a link where the file will be.
 _RECORDINGS = 'd="$HOME/.cache/tclone-osworld"; mkdir -p "$d"; '
 _START_RECORDING = (
@@ -101,16 +102,16 @@ class Desktop:
     async def _terminal(self, _: web.Request) -> web.Response:
         """What stands in the terminal that has the keyboard, else in one that is shown; null without one.
 
-        DesktopEnv asks for it at each reset, to see whether there is a server: where there is no window nothing need be read.
+        DesktopEnv asks for it at each reset, to see whether there is a server: where no terminal has a window nothing need be read.
         """
-        if not await self._windows():
+        if not any(_is_terminal(window) for window in await self._windows()):
             return web.json_response({"output": None, "status": "success"})
-        terminals = [node for node in (await self._tree())["nodes"] if node.get("role") == "terminal" and "showing" in node.get("states", ())]
+        terminals = [node for node in (await self._tree(showing=True))["nodes"] if node.get("role") == "terminal" and "showing" in node.get("states", ())]
         terminals.sort(key=lambda node: "focused" in node["states"])
         return web.json_response({"output": str(terminals[-1].get("text", "")).strip() if terminals else None, "status": "success"})
 
-    async def _tree(self) -> dict[str, Any]:
-        return await self._ground.node.accessibility(self._workspace, False, _NODES)
+    async def _tree(self, showing: bool = False) -> dict[str, Any]:
+        return await self._ground.node.accessibility(self._workspace, showing, _NODES)
 
     async def _platform(self, _: web.Request) -> web.Response:
         return web.Response(text="Linux")
@@ -195,3 +196,8 @@ class Desktop:
         wanted = _Window.model_validate(value)
         return next((window for window in reversed(await self._windows()) if wanted.fits(window)), None)
 
+
+def _is_terminal(window: dict[str, Any]) -> bool:
+    """By its program's class, such as `Xfce4-terminal`, `QTerminal`, `org.gnome.Console`."""
+    program = str(window.get("program")).lower()
+    return any(word in program for word in _TERMINALS)

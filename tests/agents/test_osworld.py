@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 import os
@@ -33,6 +34,7 @@ pytestmark = [pytest.mark.desktop, pytest.mark.slow, pytest.mark.timeout(600)]
 
 HERE = Path(__file__).parent
 CLIENTS = Path(os.environ.get("TCLONE_CLIENTS", REPO / ".venv-clients"))
+LETTER = "Dear Ben, 3 < 4\nsee you on Friday é\n"
 PROBE = "ffprobe -v error -show_entries stream=codec_name,width,height -of csv=p=0"
 
 
@@ -161,18 +163,37 @@ async def test_the_controller_does_all_that_it_can(server: Server, tmp_path: Pat
 async def test_setup_steps_and_a_browser_in_each_branch(server: Server, tmp_path: Path) -> None:
     report = tmp_path / "report.txt"
     report.write_text("figures\n" * 100_000)
-    assert await client_program("osworld_setup.py", str(server.port), str(server.chromium), str(report)) == "done"
+    async with serving_letter() as letter:
+        assert await client_program("osworld_setup.py", str(server.port), str(server.chromium), str(report), letter) == "done"
+    assert await server.desk.shell("cat Downloads/letter.txt") == LETTER
+    # The same command again, each time after its answer, is meant again.
+    assert await server.desk.shell("cat tries") == "once more\n" * 3
     assert await server.desk.shell("cat 'Documents/new folder/report.txt'") == report.read_text()
     assert await server.desk.shell("stat -c %U 'Documents/new folder/report.txt'") == "user\n"
     assert await server.desk.listed("report.txt") is None
     assert "/usr/share/backgrounds/xfce/xfce-x.svg" in await server.desk.shell("xfconf-query -c xfce4-desktop -p /backdrop/screen0/monitorscreen/workspace0/last-image")
     assert await server.desk.cursor() == [33, 44]
     one, other = await forked(server, 2)
+    _, pages = await one.ask("GET", "/json", port=one.chromium)
+    assert "file:///usr/" not in [page["url"] for page in json.loads(pages)]
     # Each browser answers by its branch's own port, and what is opened in one is not in the other.
     status, _ = await one.ask("PUT", "/json/new?data:text/html,<title>second tab</title>", port=one.chromium)
     assert status == 200
     await eventually("the second tab is there", lambda: _shows(one, "second"))
     assert await tabs(one) == {"first", "second"} and await tabs(other) == {"first"} == await tabs(server)
+
+
+@contextlib.asynccontextmanager
+async def serving_letter() -> AsyncIterator[str]:
+    """The URL of LETTER on this machine."""
+
+    async def letter(_: web.Request) -> web.Response:
+        return web.Response(text=LETTER)
+
+    app = web.Application()
+    app.router.add_get("/letter.txt", letter)
+    async with TestServer(app) as site:
+        yield str(site.make_url("/letter.txt"))
 
 
 async def tabs(server: Server) -> set[str]:
@@ -310,16 +331,12 @@ async def test_desktop_env_resets_steps_saves_and_reverts(server: Server, tmp_pa
 
 
 async def test_tasks_are_judged_by_osworlds_own_getters_and_metrics(server: Server, tmp_path: Path) -> None:
-    """Files, commands, directories, tabs by the browser's debugging port, the page in front by the accessibility tree, a terminal, the clipboard: wrong before, right after."""
+    """Files, commands, directories, tabs by the browser's debugging port, the page in front by the accessibility tree, bookmarks in its profile, a terminal, the clipboard: wrong
+    before, right after."""
     name, variables = await machine(server, tmp_path)
 
-    async def letter(_: web.Request) -> web.Response:
-        return web.Response(text="Dear Ben, 3 < 4\nsee you on Friday é\n")
-
-    app = web.Application()
-    app.router.add_get("/letter.txt", letter)
-    async with TestServer(app) as site:
-        told = json.loads(await client_program("osworld_tasks.py", name, str(tmp_path), str(site.make_url("")).rstrip("/"), **variables))
+    async with serving_letter() as letter:
+        told = json.loads(await client_program("osworld_tasks.py", name, str(tmp_path), letter, **variables))
     assert told["scores"] == {task: [0, 1] for task in ("office", "tabs", "front", "terminal")}
     assert {path.stem for path in tmp_path.glob("*.png")} == set(told["scores"])
 

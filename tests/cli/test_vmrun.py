@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -109,6 +110,73 @@ async def test_the_address_waits_for_what_is_under_way(vmrun: Tclone, engine: Fa
     engine.add("desk-clone", desktop=True, label="machine desk", osworld=engine.osworld_port, ports={"9222": 45333})
     holder.communicate(b"\n")
     assert (await asking).out == f"127.0.0.1:{engine.osworld_port}:45333:0:0\n"
+
+
+class Session:
+    """`tclone vmrun session` at work."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def ask(self, *words: str, number: object = 1) -> dict[str, object]:
+        return await self.line(json.dumps({"number": number, "words": words}))
+
+    async def line(self, text: str) -> dict[str, object]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(text.encode() + b"\n")
+        async with asyncio.timeout(30):
+            return json.loads(await self._process.stdout.readline())
+
+    async def end(self) -> tuple[int, str]:
+        """Its status and what it said to stderr."""
+        async with asyncio.timeout(30):
+            _, err = await self._process.communicate(b"")
+        return self._process.returncode or 0, err.decode()
+
+
+@pytest.fixture
+async def session(vmrun: Tclone) -> AsyncIterator[Session]:
+    pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
+    process = await asyncio.create_subprocess_exec(*vmrun.argv("vmrun", "session"), env=vmrun.environment, **pipes)
+    made = Session(process)
+    yield made
+    if process.returncode is None:
+        await made.end()
+
+
+async def test_one_process_carries_out_many_commands(session: Session, engine: FakeEngine, answering: None) -> None:
+    engine.add("desk", desktop=True, osworld=engine.osworld_port, ports={"9222": 45000})
+    assert await session.ask("list", number=5) == {"number": 5, "output": f"Total running VMs: 1\n{PATH}"}
+    assert await session.ask("snapshot", PATH, "init_state", number=6) == {"number": 6, "output": ""}
+    absent = await session.ask("revertToSnapshot", PATH, "absent", "-wait", number=7)
+    assert absent["number"] == 7 and absent["error"]["code"] == "not_found" and "has no snapshot absent" in absent["error"]["message"]  # type: ignore[index]
+    for wrong in ("", "{", "[]", '{"number": 1}', '{"number": "1", "words": []}', '{"number": 1, "words": ["list", 2]}'):
+        refused = await session.line(wrong)
+        assert refused["number"] is None and refused["error"]["code"] == "bad_request", wrong  # type: ignore[index]
+    # The client looks at once at what it was given: what the machine was before goes a moment later, and two of them do not stay.
+    for number in (1, 2, 3):
+        assert await session.ask("revertToSnapshot", PATH, "init_state", "-wait", number=number) == {"number": number, "output": f"127.0.0.1:{engine.osworld_port}:45222:0:0"}
+        assert len(engine.workspaces) <= 4
+    assert await session.ask("stop", PATH) == {"number": 1, "output": ""}
+    assert set(engine.workspaces) == {"ws-2"}
+    assert await session.end() == (0, "")
+
+
+async def test_a_session_ends_when_all_is_discarded_and_tells_what_could_not_be(session: Session, engine: FakeEngine, answering: None) -> None:
+    engine.add("desk", desktop=True, osworld=engine.osworld_port, ports={"9222": 45000})
+    await session.ask("snapshot", PATH, "init_state")
+    engine.errors["DELETE /v1/workspaces/ws-1"] = (503, "unavailable", "the disk is busy")
+    assert "error" not in await session.ask("revertToSnapshot", PATH, "init_state", "-wait")
+    async with asyncio.timeout(30):
+        while "error" not in (told := await session.ask("list")):
+            await asyncio.sleep(0.1)
+    assert told["error"] == {"code": "unavailable", "message": "the disk is busy"}
+    assert "error" not in await session.ask("list"), "it is told once"
+    del engine.errors["DELETE /v1/workspaces/ws-1"]
+    assert "error" not in await session.ask("revertToSnapshot", PATH, "init_state", "-wait")
+    assert "ws-3" in engine.workspaces
+    assert await session.end() == (0, "")
+    assert "ws-3" not in engine.workspaces and "ws-4" in engine.workspaces
 
 
 @pytest.mark.parametrize("words", [

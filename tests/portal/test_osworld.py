@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -69,6 +70,8 @@ class Workspace:
         self.nodes: list[dict[str, Any]] = [{"parent": None, "role": "desktop frame", "name": "main", "states": []}]
         self.owner: str | None = None
         self.listed = WINDOWS
+        # For each reading of what the desktop shows: whether without what is hidden.
+        self.read: list[bool] = []
 
     @contextlib.asynccontextmanager
     async def exec(self, ref: str, argv: list[str], user: str) -> AsyncIterator[Session]:
@@ -92,7 +95,7 @@ class Workspace:
         return self.listed
 
     async def accessibility(self, ref: str, showing: bool, nodes: int) -> dict[str, Any]:
-        assert not showing
+        self.read.append(showing)
         return {"nodes": self.nodes, "truncated": False, "silent": 0}
 
     async def act(self, ref: str, actions: list[dict[str, Any]], *_: Any) -> dict[str, Any]:
@@ -269,13 +272,19 @@ async def test_the_desktop_is_told(session: aiohttp.ClientSession, workspace: Wo
         assert await answer.json() == {"output": None, "status": "success"}
     for text, states in (("$ other", ["showing"]), ("$ ls\n", ["showing", "focused"]), ("$ hidden", ["focused"])):
         workspace.nodes.append({"parent": 0, "role": "terminal", "name": "shell & <more>", "states": states, "text": text})
-    async with session.get("/terminal") as answer:
-        assert await answer.json() == {"output": "$ ls", "status": "success"}
-    workspace.listed = []
-    async with session.get("/terminal") as answer:
-        assert await answer.json() == {"output": None, "status": "success"}
-    workspace.listed = WINDOWS
+    # Only a terminal has one: without its window nothing is read, though DesktopEnv asks at each reset.
+    for program in ("Xfce4-terminal", "QTerminal", "org.gnome.Console"):
+        workspace.listed = [*WINDOWS, WINDOWS[0] | {"program": program}]
+        async with session.get("/terminal") as answer:
+            assert await answer.json() == {"output": "$ ls", "status": "success"}
+    assert workspace.read == [True] * 3
+    for listed in ([], WINDOWS):
+        workspace.listed = listed
+        async with session.get("/terminal") as answer:
+            assert await answer.json() == {"output": None, "status": "success"}
+    assert len(workspace.read) == 3
     async with session.get("/accessibility") as answer:
+        assert workspace.read.pop() is False
         tree = ElementTree.fromstring((await answer.json())["AT"])
     assert tree.tag == "desktop-frame" and [(child.tag, child.get("name"), child.text) for child in tree][1] == ("terminal", "shell & <more>", "$ ls\n")
     async with session.get("/screenshot") as answer:
@@ -313,6 +322,26 @@ async def test_chromium_goes_by_the_name_that_tasks_know_it_by(session: aiohttp.
         tree = ElementTree.fromstring((await answer.json())["AT"])
     entry = tree.find("./application[@name='Google Chrome']/frame[@name='Chromium - a book - Google Chrome']/entry[@name='Chromium']")
     assert entry is not None and entry.text == "Chromium"
+
+
+async def test_chromiums_profile_is_found_by_chromes_name(session: aiohttp.ClientSession, workspace: Workspace) -> None:
+    """Evaluators read bookmarks, settings and the history there, and a task's history is laid there before the browser ever ran."""
+    config = workspace.home / ".config"
+    assert shutil.which("google-chrome", path="/usr/bin:/bin") is None, "this machine's would be taken for the workspace's"
+    (workspace.home / "bin" / "chromium").touch(0o755)
+    # As before an upload.
+    await said(session, "/execute", {"command": ["mkdir", "-p", "~/.config/google-chrome/Default"]})
+    assert (config / "chromium" / "Default").is_dir() and (config / "chromium").stat().st_mode & 0o777 == 0o700
+    assert (config / "google-chrome").readlink() == Path("chromium")
+    # Chrome's, where there is one already, is Chromium's; and with Chrome each has its own.
+    shutil.rmtree(config)
+    (config / "google-chrome").mkdir(parents=True)
+    await said(session, "/execute", {"command": ["true"]})
+    assert (config / "chromium").readlink() == Path("google-chrome")
+    (config / "chromium").unlink()
+    (workspace.home / "bin" / "google-chrome").touch(0o755)
+    await said(session, "/execute", {"command": ["true"]})
+    assert sorted(config.iterdir()) == [config / "google-chrome"]
 
 
 async def test_lists_and_downloads(session: aiohttp.ClientSession, workspace: Workspace) -> None:

@@ -324,7 +324,7 @@ def test_the_provider_for_desktop_env_needs_none_of_the_sdks_packages() -> None:
         "sys.modules['desktop_env.providers.base'].Provider = sys.modules['desktop_env.providers.base'].VMManager = object\n"
         "sys.modules['aiohttp'] = sys.modules['websockets'] = None\n"
         "import tclone.osworld\n"
-        "try: tclone.osworld._vmrun('list')\n"
+        "try: tclone.osworld.Machines()('list')\n"
         "except tclone.Unavailable as error: print(error)\n"
     )
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Tasks in OSWorld's own form, done in a DesktopEnv and judged by OSWorld's own getters and metrics: `NAME DIRECTORY SITE`, the last a URL that this machine answers.
+"""Tasks in OSWorld's own form, done in a DesktopEnv and judged by OSWorld's own getters and metrics: `NAME DIRECTORY URL`, the last of the letter that is to be written.
 
 Each is judged twice, once before anything was done, and once after. Prints scores and seconds as one JSON object.
 """
@@ -18,7 +18,7 @@ osworld_stubs.install()
 
 from tclone.osworld import environment  # noqa: E402
 
-name, directory, site = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+name, directory, letter = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 
 
 def launch(*command: str) -> dict[str, Any]:
@@ -52,7 +52,7 @@ TASKS: dict[str, tuple[dict[str, Any], list[str]]] = {
                     {"type": "vm_screen_size"},
                 ],
                 "expected": [
-                    {"type": "cloud_file", "path": f"{site}/letter.txt", "dest": "wanted.txt"}, rule(expected="2 /home/user/Documents/letter.txt\n"), rule(expected=["letter.txt"]),
+                    {"type": "cloud_file", "path": letter, "dest": "wanted.txt"}, rule(expected="2 /home/user/Documents/letter.txt\n"), rule(expected=["letter.txt"]),
                     rule(include=["1\n"], exclude=["2\n"]), rule(expected={"width": 1280, "height": 800}),
                 ],
                 "options": [{}, None, None, None, None],
@@ -104,6 +104,7 @@ with contextlib.redirect_stdout(sys.stderr):
     for number, (task, (config, actions)) in enumerate(TASKS.items()):
         began = time.monotonic()
         env.reset(task_config={"id": f"{task}-{number}", "instruction": task, **config})
+        env.controller.retry_interval = 0.2
         told["resets"].append(time.monotonic() - began)
         before = env.evaluate()
         for action in actions:
