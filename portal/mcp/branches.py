@@ -111,7 +111,7 @@ def add(server: MCPServer, find: Find) -> None:
         ctx: Context,
         branch: Branch,
         paths: Annotated[list[Annotated[str, Field(max_length=4095)]], Field(min_length=1, max_length=MOST_PATHS, description="absolute paths; with a directory all that is in it")],
-        into: Annotated[str, Field(max_length=60, description="`parent`, or the id of another branch of the same image")] = "parent",
+        into: Annotated[str, Field(max_length=200, description="`parent`, or the id or name of another branch of the same image")] = "parent",
         force: Annotated[bool, Field(description="also replace what the other side changed since the two parted")] = False,
         dry_run: Annotated[bool, Field(description="tell what would be done, and do nothing")] = False,
     ) -> CallToolResult:

@@ -22,7 +22,7 @@ control: nothing was done; wait and try again, or work in a branch of your own. 
 from its `screen`: then pass `picture` as `size`."""
 _LOG_LINES = 500
 
-Id = Annotated[str, Field(pattern="^ws-[0-9]{1,18}$")]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class _Server(MCPServer):
@@ -52,17 +52,18 @@ def build(find: Find) -> MCPServer:
 
 def _add_resources(server: MCPServer, find: Find) -> None:
     @server.resource("branch://{branch}/screen", name="screen", description="A branch's screen, as a picture", mime_type="image/jpeg")
-    async def screen(ctx: Context, branch: Id) -> bytes:
+    async def screen(ctx: Context, branch: Name) -> bytes:
+        caller, query = find(ctx), {"format": "jpeg", "max_bytes": computer.MOST_PICTURE_BYTES}
         try:
-            query = {"format": "jpeg", "max_bytes": computer.MOST_PICTURE_BYTES}
-            return (await find(ctx).picture(branch, query)).content
+            return (await caller.picture(await named.id_of(caller, branch), query)).content
         except Refused as refusal:
             raise _failure(refusal) from None
 
     @server.resource("branch://{branch}/log", name="log", description="The last lines of a branch's console", mime_type="text/plain")
-    async def log(ctx: Context, branch: Id) -> str:
+    async def log(ctx: Context, branch: Name) -> str:
+        caller = find(ctx)
         try:
-            content, _ = await find(ctx).read(f"/workspaces/{branch}/logs", {"tail": _LOG_LINES})
+            content, _ = await caller.read(f"/workspaces/{await named.id_of(caller, branch)}/logs", {"tail": _LOG_LINES})
             return content.decode(errors="replace")
         except Refused as refusal:
             raise _failure(refusal) from None

@@ -137,8 +137,9 @@ async def test_a_client_forks_acts_in_the_branch_and_discards_it(stack: Stack, d
         await model.call("computer_clipboard_set", branch=branch, text="its own")
         assert (await model.call("computer_clipboard_get", branch=branch))["text"] == "its own"
         assert any("text" in window["title"] for window in (await model.call("computer_windows", branch=branch))["windows"])
-        screen = await model.asked(uri=f"branch://{branch}/screen")
-        assert opened([screen["kind"], screen["blob"]]).size == (1280, 800)
+        for name in (branch, (await client.get(branch))["name"]):
+            screen = await model.asked(uri=f"branch://{name}/screen")
+            assert opened([screen["kind"], screen["blob"]]).size == (1280, 800)
 
         await model.call("branch_discard", branch=branch)
         assert f"no workspace {branch}: it is gone" in await model.refused("computer_click", branch=branch, x=5, y=5)

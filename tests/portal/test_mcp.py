@@ -247,7 +247,11 @@ async def test_resources(portal: Portal, engine: FakeEngine) -> None:
         screen = (await client.read_resource("branch://ws-1/screen")).contents[0]
         assert screen.mime_type == "image/jpeg" and Image.open(io.BytesIO(base64.b64decode(screen.blob))).size == (1280, 800)
         assert "tmux" in (await client.read_resource("branch://ws-1/log")).contents[0].text
-        for wrong in ("branch://ws-9/screen", "branch://..%2Fusers/log", "branch://ws-1/other"):
+        # By name, as tools take them; what is no branch's name becomes no part of an address.
+        name = engine.workspaces["ws-1"]["name"]
+        for kind in ("screen", "log"):
+            assert str((await client.read_resource(f"branch://{name}/{kind}")).contents[0].uri) == f"branch://{name}/{kind}"
+        for wrong in ("branch://ws-9/screen", "branch://..%2Fusers/log", "branch://ws-1%2F..%2F..%2Fusers/log", "branch://ws-1/other", "branch://nobody/screen", f"branch://{'x' * 300}/log"):
             with pytest.raises(MCPError):
                 await client.read_resource(wrong)
 
