@@ -45,8 +45,9 @@ def session_environment():
     """The desktop session's variables; none when there is no session of this user."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            with open(f"/proc/{pid}/comm") as file:
-                if file.read().strip() not in SESSION or os.fstat(file.fileno()).st_uid != os.getuid():
+            # A process may be called anything: names are bytes.
+            with open(f"/proc/{pid}/comm", "rb") as file:
+                if os.fsdecode(file.read().strip()) not in SESSION or os.fstat(file.fileno()).st_uid != os.getuid():
                     continue
             with open(f"/proc/{pid}/environ", "rb") as file:
                 pairs = [entry.partition(b"=") for entry in file.read(1 << 20).split(b"\0") if b"=" in entry]

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -23,9 +22,7 @@ from aiohttp.test_utils import TestServer
 from engine.client import Screenshot
 from engine.desktop.actions import Action
 from engine.tools import install_osworld
-from portal.errors import BadAnswer, Held, TooMany
-from portal.inside import Inside
-from portal.loopback import MOST_CONNECTIONS, Loopback
+from portal.errors import BadAnswer, Held
 from portal.osworld import guest
 from portal.osworld import server as osworld
 from portal.osworld.routes import routes
@@ -165,6 +162,18 @@ async def test_commands_and_what_came_of_them(session: aiohttp.ClientSession, wo
         assert await answer.text() == "touch launched launched successfully"
     while not (workspace.home / "launched").exists():
         await asyncio.sleep(0.01)
+
+
+async def test_a_program_may_have_any_name(session: aiohttp.ClientSession) -> None:
+    """All of them are looked at for the desktop's session."""
+    name = "open('/proc/self/comm', 'wb').write(b'\\xff\\xfe'); print(flush=True); input()"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", name, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        await process.stdout.readline()
+        assert (await said(session, "/execute", {"command": ["echo", "x"]}))["output"] == "x\n"
+    finally:
+        await process.communicate(b"\n")
 
 
 async def test_a_command_is_ended_with_the_time_it_has(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,47 +431,6 @@ async def test_lies_of_a_workspace_are_errors(session: aiohttp.ClientSession, wo
     assert guest._done({"returncode": 0, "output": "w6n/", "error": "", "base64": True}).output == "é\ufffd"
 
 
-async def test_only_so_many_commands_are_waited_for() -> None:
-    """Each has its output in the portal's memory."""
-    begun = asyncio.Semaphore(0)
-
-    class Never:
-        async def write(self, data: bytes) -> None:
-            begun.release()
-
-        async def close_stdin(self) -> None:
-            begun.release()
-
-        async def output(self) -> AsyncIterator[tuple[int, bytes]]:
-            await asyncio.get_running_loop().create_future()
-            yield 1, b""
-
-    class Endless:
-        @contextlib.asynccontextmanager
-        async def exec(self, *_: Any, **__: Any) -> AsyncIterator[Never]:
-            yield Never()
-
-        async def bounded(self, call: Any, work: bool) -> Any:
-            return await call
-
-    node: Any = Endless()
-    node.client = node
-    runner, inside = guest.Guest(node), Inside(node)
-    for run in (lambda: runner.run("ws-1", {"argv": ["true"]}, None), lambda: inside.run("ws-1", ["true"])):  # type: ignore[arg-type]
-        tasks = [asyncio.ensure_future(run()) for _ in range(16)]  # type: ignore[no-untyped-call]
-        for _ in tasks:
-            await begun.acquire()
-        with pytest.raises(TooMany):
-            await run()  # type: ignore[no-untyped-call]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        again = asyncio.ensure_future(run())  # type: ignore[no-untyped-call]
-        await begun.acquire()
-        again.cancel()
-        await asyncio.gather(again, return_exceptions=True)
-
-
 @pytest.fixture
 def one_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before there is a server."""
@@ -492,35 +460,3 @@ async def test_only_so_many_requests_go_on(one_request: None, session: aiohttp.C
         assert (await first)["status"] == "error"
         assert await status() == 200
     assert looked <= 42, "it does not look all the time"
-
-
-async def test_only_so_many_connections_are_held() -> None:
-    async def hello(_: web.Request) -> web.Response:
-        return web.Response(text="hello")
-
-    app = web.Application()
-    app.router.add_get("/", hello)
-    runner = web.AppRunner(app, access_log=None, handle_signals=False)
-    await runner.setup()
-    server = Loopback(runner, lambda: None)
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    server.listen(listener)
-    open_ones = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MOST_CONNECTIONS)]
-    try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        async with asyncio.timeout(10):
-            with contextlib.suppress(ConnectionError):
-                assert await reader.read() == b"", "nobody answers it"
-        writer.close()
-        open_ones.pop()[1].close()
-        async with aiohttp.ClientSession() as client, asyncio.timeout(10):
-            while True:
-                with contextlib.suppress(aiohttp.ClientError):
-                    async with client.get(f"http://127.0.0.1:{port}/") as answer:
-                        assert await answer.text() == "hello"
-                        break
-    finally:
-        for _, writer in open_ones:
-            writer.close()
-        await server.close()
