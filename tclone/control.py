@@ -8,9 +8,10 @@ import itertools
 import json
 import struct
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
-from tclone.data import Acted, Frame, Lease, Size
+from tclone.data import Acted, Frame, Lease, Size, picture_query
 from tclone.desktop import Desktop, acted
 from tclone.errors import TCloneError, Unavailable, of_wire
 from tclone.transport import PREFIX, Socket, Transport
@@ -53,16 +54,17 @@ class Control(Desktop):
         ends the one before. Raises what ended the connection.
         """
         self._check()
-        options = {"format": format, "width": width, "height": height, "region": list(region) if region else None, "max_bytes": max_bytes}
+        asked = picture_query(format, width, height, region, max_bytes)
+        options = asked | ({"region": list(region)} if region else {})
         if self._watch is not None:
             self._watch.put(None)
         self._watches += 1
         watch = self._watch = _Pictures(self._watches)
         try:
-            await self._socket.send(type="watch", **{name: value for name, value in options.items() if value is not None})
+            await self._socket.send(type="watch", **options)
             while (frame := await watch.next()) is not None:
                 await self._socket.send(type="seen", number=frame.number)
-                yield frame
+                yield replace(frame, asked=asked)
         finally:
             if self._watch is watch:
                 self._watch = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -61,13 +61,14 @@ class Info:
 
 @dataclass(frozen=True)
 class Screenshot:
-    """An encoded picture. `screen` is the size of the whole screen, `size` its own; the same `tag` is the same picture."""
+    """An encoded picture. `screen` is the size of the whole screen, `size` its own; the same `tag` is the same picture, asked for in the same way (`asked`)."""
 
     content: bytes
     content_type: str
     tag: str
     screen: Size
     size: Size
+    asked: Mapping[str, object] = field(default_factory=dict, kw_only=True, repr=False, compare=False)
 
     def image(self) -> Image:
         """As an image of Pillow."""
@@ -77,6 +78,12 @@ class Screenshot:
 
     def save(self, path: str | Path) -> None:
         Path(path).write_bytes(self.content)
+
+
+def picture_query(format: str, width: int | None, height: int | None, region: Sequence[int] | None, max_bytes: int | None) -> dict[str, object]:
+    """How a picture is asked for, as the parameters of its route."""
+    found = {"format": format, "width": width, "height": height, "region": ",".join(map(str, region)) if region else None, "max_bytes": max_bytes}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True)

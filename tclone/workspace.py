@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from tclone import control, events, execution
 from tclone.clipboard import Clipboard
 from tclone.control import Control, lease_of
-from tclone.data import Acted, Completed, Element, Event, Info, Lease, Listener, RunOptions, Screenshot, Size, Window
+from tclone.data import Acted, Completed, Element, Event, Info, Lease, Listener, RunOptions, Screenshot, Size, Window, picture_query
 from tclone.desktop import Desktop, acted, element_of, window_of
 from tclone.errors import CommandFailed, Conflict, NotFound, TCloneError, TimedOut, of_wire
 from tclone.execution import Process
@@ -153,38 +153,36 @@ class Workspace(Desktop):
 
     async def screenshot(
         self, *, format: str = "png", width: int | None = None, height: int | None = None, region: tuple[int, int, int, int] | None = None,
-        max_bytes: int | None = None, settle: float | None = None,
+        max_bytes: int | None = None, settle: float | None = None, pointer: bool = False,
     ) -> Screenshot:  # fmt: skip
         """A picture of its screen, which shows everything that was delivered before. `settle`: wait until it has come to rest, at most so many seconds.
 
-        `format`: png, jpeg, webp. With `width` smaller; with `height`, too, of just that size. `region`: left, top, right, bottom of the screen.
+        `format`: png, jpeg, webp. With `width` smaller; with `height`, too, of just that size. `region`: left, top, right, bottom of the screen. `pointer`: with the mouse's
+        pointer in it.
         """
-        options = {
-            "format": format, "width": width, "height": height, "region": ",".join(map(str, region)) if region else None, "max_bytes": max_bytes,
-            "settle_ms": round(settle * 1000) if settle is not None else None,
-        }  # fmt: skip
-        shot = await self._picture(options)
+        asked = picture_query(format, width, height, region, max_bytes) | ({"pointer": 1} if pointer else {})
+        shot = await self._picture(asked, {} if settle is None else {"settle_ms": round(settle * 1000)})
         assert shot is not None, "only a picture that was asked for by its tag can be the same"
         return shot
 
     async def wait_for_change(self, since: Screenshot, timeout: float = _WAIT_SECONDS) -> Screenshot:
-        """The first picture that is another one than `since`, of the same size and format. Raises TimedOut."""
-        options = {"format": since.content_type.removeprefix("image/"), "wait_change_ms": min(round(timeout * 1000), _MOST_WAIT_MS)}
-        if since.size != since.screen:
-            options |= {"width": since.size[0], "height": since.size[1]}
-        shot = await self._picture(options, since.tag)
-        if shot is None:
-            raise TimedOut(f"{self.id}: its screen did not change within {timeout:g} s", code="timeout")
-        return shot
+        """The first picture that is another one than `since`, of the same part of the screen, size and kind. Raises TimedOut."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while True:
+            wait = {"wait_change_ms": min(round(max(0.0, deadline - loop.time()) * 1000), _MOST_WAIT_MS)}
+            if (shot := await self._picture(since.asked, wait, since.tag)) is not None:
+                return shot
+            if loop.time() >= deadline:
+                raise TimedOut(f"{self.id}: its screen did not change within {timeout:g} s", code="timeout")
 
-    async def _picture(self, options: Mapping[str, object], tag: str | None = None) -> Screenshot | None:
+    async def _picture(self, asked: Mapping[str, object], more: Mapping[str, object], tag: str | None = None) -> Screenshot | None:
         headers = {"If-None-Match": tag} if tag else {}
-        async with self._transport.request("GET", self._path + "/screenshot", query=options, headers=headers, repeatable=True) as answer:
+        async with self._transport.request("GET", self._path + "/screenshot", query={**asked, **more}, headers=headers, repeatable=True) as answer:
             if answer.status == 304:
                 return None
-            return Screenshot(
-                await answer.read(), answer.content_type, answer.headers["ETag"], _size(answer.headers["Screen-Size"]), _size(answer.headers["Picture-Size"])
-            )
+            screen, size = (_size(answer.headers[name]) for name in ("Screen-Size", "Picture-Size"))
+            return Screenshot(await answer.read(), answer.content_type, answer.headers["ETag"], screen, size, asked=asked)
 
     async def act(self, *actions: dict[str, Any], size: Size | None = None, key: str | None = None) -> Acted:
         body: dict[str, Any] = {"actions": list(actions)}

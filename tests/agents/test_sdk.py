@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
+import random
 import select
 import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from PIL import Image, ImageChops, ImageStat
 
 import tclone
 from engine.client import EngineClient
@@ -57,6 +61,58 @@ async def test_a_program_acts_and_looks_over_one_connection(agent: aio.Client, d
         await control.mouse_down(640, 300)
         await desk.holds([50], [1])
     await desk.nothing_is_pressed()
+
+
+async def test_a_program_hears_when_what_it_looked_at_changes(agent: aio.Client, desk: Desk) -> None:
+    """However it asked for the picture, and of that part only: elsewhere there is a clock."""
+    source = await agent.workspace(desk.ref)
+    part = (60, 60, 700, 700)
+    ways: tuple[dict[str, Any], ...] = ({}, {"width": 320}, {"format": "jpeg", "width": 300, "height": 400}, {"max_bytes": 40_000}, {"format": "webp"})
+    seen = [await source.screenshot(region=part, settle=5, **way) for way in ways]
+    assert [shot.size for shot in seen] == [(640, 640), (320, 320), (300, 400), (640, 640), (640, 640)] and {shot.screen for shot in seen} == {(1280, 800)}
+    assert seen[3].content_type == "image/jpeg" and len(seen[3].content) <= 40_000
+    async with source.control() as control, contextlib.aclosing(control.frames(region=part)) as frames:
+        seen.append(await anext(frames))
+    for shot in seen:
+        with pytest.raises(tclone.TimedOut, match=r"did not change within 0\.3 s"):
+            await source.wait_for_change(shot, 0.3)
+    waiting = [asyncio.ensure_future(source.wait_for_change(shot, PATIENCE)) for shot in seen]
+    await desk.shell("setsid -f xev -geometry 200x100+900+300 -name elsewhere >/dev/null 2>&1")
+    await desk.window("elsewhere")
+    assert not any(task.done() for task in waiting)
+    await desk.shell("setsid -f xev -geometry 200x100+300+300 -name here >/dev/null 2>&1")
+    for shot, changed in zip(seen, await asyncio.gather(*waiting), strict=True):
+        assert changed.tag != shot.tag and (changed.size, changed.content_type) == (shot.size, shot.content_type)
+    before, after = (shot.image().convert("RGB") for shot in (seen[0], await source.screenshot(region=part, settle=5)))
+    box = ImageChops.difference(before, after).getbbox()
+    # The window and its frame, and nothing of the other one.
+    assert box is not None and 0 < box[0] <= 240 and 440 <= box[2] < 500 and 0 < box[1] <= 240 and 340 <= box[3] < 400
+
+
+async def test_a_noisy_screen_fits_into_a_megabyte(agent: aio.Client, desk: Desk) -> None:
+    noise = Image.frombytes("RGB", (1280, 800), random.Random(1).randbytes(1280 * 800 * 3))
+    file = io.BytesIO()
+    noise.save(file, "PNG", compress_level=0)
+    source = await agent.workspace(desk.ref)
+    await source.files.write("/home/user/noise.png", file.getvalue())
+    await desk.shell("setsid -f ristretto --fullscreen noise.png >/dev/null 2>&1")
+    try:
+
+        async def shown() -> bool:
+            return len((await source.screenshot(settle=1)).content) > 2_000_000
+
+        await eventually("the noise is shown", shown)
+        for format, kind in (("png", "JPEG"), ("jpeg", "JPEG"), ("webp", "WEBP")):
+            shot = await source.screenshot(format=format, max_bytes=1_000_000)
+            image = shot.image()
+            assert len(shot.content) <= 1_000_000 and (image.format, image.size, shot.size) == (kind, (1280, 800), (1280, 800)), format
+            assert shot.content_type == f"image/{kind.lower()}"
+            # It is what is shown, not a grey that is easy to compress.
+            assert ImageStat.Stat(image.convert("L")).stddev[0] > 15, format
+        with pytest.raises(tclone.BadRequest, match="ask for a smaller one"):
+            await source.screenshot(max_bytes=10_000)
+    finally:
+        await desk.shell("pkill -9 ristretto; rm -f noise.png; true")
 
 
 async def test_a_blocking_program_forks_acts_and_carries_a_file_over(environment: dict[str, str], desk: Desk) -> None:
