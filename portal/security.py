@@ -103,7 +103,9 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         code = "not_found" if answer.status == 404 else "bad_request"
         headers = {name: value for name, value in answer.headers.items() if name == hdrs.ALLOW}
         return web.json_response(error_body(code, answer.reason or "refused"), status=answer.status, headers=headers)
-    except Exception:  # noqa: BLE001 - a defect must be told to the caller and logged
+    except Exception as error:  # noqa: BLE001 - a defect must be told to the caller and logged
+        if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
+            raise  # no defect: the client has gone in the midst of its answer, which aiohttp sees, too
         log.exception("%s %s failed", request.method, request.path)
         return web.json_response(error_body("internal", "the portal failed; its log has more"), status=500)
 

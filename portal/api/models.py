@@ -60,7 +60,8 @@ class Models:
         done, failed = await self._done(call, plan)
         error = error or failed
         cursor = done["cursor"] if done is not None and plan.wants_cursor and error is None else None
-        shot = await self._picture(call, plan) if cursor is None and error is None else None
+        # With the pointer, as Anthropic's own tool takes them.
+        shot = await self._picture(call, plan, pointer=1) if cursor is None and error is None else None
         text = f"X={cursor[0]},Y={cursor[1]}" if cursor is not None else None
         picture, kind = (_base64(shot), shot.content_type) if shot is not None else (None, "")
         return web.json_response(anthropic.answer(said, picture, kind, text, error))
@@ -91,9 +92,9 @@ class Models:
             return None, error.message
         return answer, None
 
-    async def _picture(self, call: Call, plan: Plan) -> Screenshot:
+    async def _picture(self, call: Call, plan: Plan, pointer: int = 0) -> Screenshot:
         """The screen in the size that the model knows, or the part of it that it asked for, enlarged to that."""
-        options: dict[str, Any] = {"settle_ms": _SETTLE_MS, "max_bytes": _MOST_BYTES}
+        options: dict[str, Any] = {"settle_ms": _SETTLE_MS, "max_bytes": _MOST_BYTES, "pointer": pointer}
         if plan.region is not None:
             screen = (await self._shot(call, width=_SMALLEST, format="jpeg")).screen
             known = plan.size or screen

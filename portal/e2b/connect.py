@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
+from collections.abc import AsyncIterator
 from typing import Any
 
 from aiohttp import hdrs, web
@@ -51,8 +53,27 @@ async def message_of(request: web.Request) -> dict[str, Any]:
         if len(data) < 5 or data[0] != 0 or struct.unpack(">I", data[1:5])[0] != len(data) - 5:
             raise Malformed("the body must be one uncompressed message in its envelope")
         data = data[5:]
+    return _object(data or b"{}")
+
+
+async def messages_of(request: web.Request) -> AsyncIterator[dict[str, Any]]:
+    """The messages of a request that is a stream of them, as they come. Raises Malformed, ConnectionError when the client has gone."""
+    if request.content_type != STREAM_TYPE:
+        raise Malformed(f"a stream of messages has the type {STREAM_TYPE}")
     try:
-        message = json.loads(data or b"{}")
+        while head := await request.content.read(1):
+            flags, length = struct.unpack(">BI", head + await request.content.readexactly(4))
+            if flags != 0 or length > _LARGEST:
+                raise Malformed(f"each message must be uncompressed, in its envelope, and of at most {_LARGEST >> 20} MiB")
+            yield _object(await request.content.readexactly(length))
+    except asyncio.IncompleteReadError:
+        raise Malformed("the last message is not whole") from None
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    """Raises Malformed."""
+    try:
+        message = json.loads(data)
     except (ValueError, RecursionError):
         raise Malformed("the message is not JSON; other encodings are not spoken here") from None
     if not isinstance(message, dict):

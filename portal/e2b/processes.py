@@ -11,10 +11,10 @@ from typing import Any
 from aiohttp import BasicAuth, hdrs, web
 
 from engine.account import DESKTOP_USER
-from engine.errors import EngineError
+from engine.errors import EngineError, Unavailable
 from portal import audit
 from portal.e2b import running
-from portal.e2b.connect import Stream, message_of, refusal
+from portal.e2b.connect import Stream, message_of, messages_of, refusal
 from portal.e2b.desktop import Desktop
 from portal.e2b.keys import Keys
 from portal.e2b.running import Event, Processes, Running, Wanted
@@ -54,7 +54,7 @@ class ProcessService:
             "List": self._list, "SendInput": self._input, "CloseStdin": self._close, "SendSignal": self._signal, "Update": self._update,
         }  # fmt: skip
         routes = [web.post(_SERVICE + name, self._called(method)) for name, method in single.items()]
-        return [*routes, web.post(_SERVICE + "Start", self._start), web.post(_SERVICE + "Connect", self._listen)]
+        return [*routes, web.post(_SERVICE + "Start", self._start), web.post(_SERVICE + "Connect", self._listen), web.post(_SERVICE + "StreamInput", self._feed)]
 
     def _called(self, method: Method) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def serve(request: web.Request) -> web.StreamResponse:
@@ -104,23 +104,38 @@ class ProcessService:
                     raise LoginNeeded("the token has ended")
         return await stream.end()
 
+    async def _feed(self, request: web.Request) -> web.StreamResponse:
+        """Input as it comes, in its order, for one process. Each piece is let in by itself: a person may have taken control since the last one."""
+        stream = Stream(request)
+        try:
+            principal, workspace = self._enter(request)
+            with self._listeners.another(workspace):
+                async with self._endings.watch() as ended, side_by_side(self._fed(request, workspace), until(principal.grant, ended)) as (fed, over):
+                    if fed.done():
+                        fed.result()
+                    else:
+                        raise LoginNeeded("the token has ended") if over.result() else Unavailable("the portal stops; send the input again")
+            await stream.send({})
+            return await stream.end()
+        except (PortalError, EngineError) as error:
+            return await stream.end(error)
+
+    async def _fed(self, request: web.Request, workspace: str) -> None:
+        process: Running | None = None
+        async for message in messages_of(request):
+            self._enter(request)
+            if isinstance(begun := message.get("start"), dict):
+                process = self._processes.find(workspace, begun.get("process"))
+            elif isinstance(told := message.get("data"), dict):
+                if process is None:
+                    raise Malformed("the first message must be start, with a process")
+                await _write(process, workspace, told.get("input"))
+
     async def _list(self, request: web.Request, principal: Principal, workspace: str, message: dict[str, Any]) -> dict[str, Any]:
         return {"processes": [_shown(one) for one in self._processes.of(workspace)]}
 
     async def _input(self, request: web.Request, principal: Principal, workspace: str, message: dict[str, Any]) -> dict[str, Any]:
-        sent = message.get("input")
-        text = next((sent[name] for name in ("stdin", "pty") if isinstance(sent, dict) and isinstance(sent.get(name), str)), None)
-        if text is None:
-            raise Malformed("input must have stdin or pty")
-        try:
-            content = base64.b64decode(text, validate=True)
-        except (binascii.Error, ValueError):
-            raise Malformed("input must be base64") from None
-        found = self._processes.find(workspace, message.get("process"))
-        try:
-            await found.session.write(content)
-        except ConnectionError:
-            raise NotThere(f"process {found.pid} of {workspace} has just ended") from None
+        await _write(self._processes.find(workspace, message.get("process")), workspace, message.get("input"))
         return {}
 
     async def _close(self, request: web.Request, principal: Principal, workspace: str, message: dict[str, Any]) -> dict[str, Any]:
@@ -141,6 +156,21 @@ class ProcessService:
         with audit.outcome("signal", principal, workspace, signal=number):
             await self._inside.run(workspace, ["/bin/sh", "-c", 'kill -"$0" "$1"', str(number), str(found.pid)], user="root")
         return {}
+
+
+async def _write(process: Running, workspace: str, sent: object) -> None:
+    """Give a process its input: {"stdin"} or {"pty"}, in base64. Raises Malformed, NotThere."""
+    text = next((sent[name] for name in ("stdin", "pty") if isinstance(sent, dict) and isinstance(sent.get(name), str)), None)
+    if text is None:
+        raise Malformed("input must have stdin or pty")
+    try:
+        content = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise Malformed("input must be base64") from None
+    try:
+        await process.session.write(content)
+    except ConnectionError:
+        raise NotThere(f"process {process.pid} of {workspace} has just ended") from None
 
 
 async def _sent(stream: Stream, events: asyncio.Queue[Event | None], pid: int) -> None:

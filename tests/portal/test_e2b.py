@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from portal.e2b import processes
 from portal.e2b.desktop import _planned
 
 from tests import client
@@ -126,6 +127,60 @@ async def test_the_end_of_a_token_ends_what_it_listens_to(portal: Portal, engine
             for stream in (content, other):
                 assert (await next_of(stream))["error"]["code"] == "unauthenticated"
                 assert await stream.read() == b""
+
+
+async def test_a_client_that_leaves_is_no_defect(portal: Portal, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(processes, "_QUIET_SECONDS", 0.05)
+    engine.add()
+    agent = await program(portal, await portal.login(), "fork", "control")
+    engine.inside.says, engine.inside.exits = [(1, b"hello\n")], None
+    async with calling(agent, await sandbox(agent), "Start", {"process": {"cmd": "/bin/cat"}}) as content:
+        assert "start" in (await next_of(content))["event"]
+    # It would be told that the command is still there, ten times over.
+    await asyncio.sleep(0.5)
+    assert [record.message for record in caplog.records if record.name.startswith("portal") and record.levelname == "ERROR"] == []
+
+
+async def test_input_comes_in_its_order_and_each_piece_is_let_in_by_itself(portal: Portal, engine: FakeEngine) -> None:
+    engine.add()
+    person = await portal.login()
+    agent = await program(portal, person, "fork", "control")
+    shown = await sandbox(agent)
+    engine.inside.says, engine.inside.exits = [(1, b"hello\n")], None
+    data = base64.b64encode(b"typed").decode()
+
+    async def fed(*messages: object, between: Any = None) -> dict[str, Any]:
+        """The last message of the answer to a stream of these; `between` is done before the last of them."""
+
+        async def body() -> AsyncIterator[bytes]:
+            for number, message in enumerate(messages):
+                if between is not None and number == len(messages) - 1:
+                    await between()
+                sent = message if isinstance(message, bytes) else json.dumps(message).encode()
+                yield struct.pack(">BI", 0, len(sent)) + sent
+
+        headers = agent.headers(**shown, **{"Content-Type": "application/connect+json"})
+        async with agent._session.post("http://control/e2b/process.Process/StreamInput", data=body(), headers=headers) as answer:
+            last = {}
+            while not answer.content.at_eof():
+                last = await next_of(answer.content)
+            return last
+
+    async with calling(agent, shown, "Start", {"process": {"cmd": "/bin/cat"}, "stdin": True}) as content:
+        assert (await next_of(content))["event"]["start"]["pid"] == 71
+        start, piece = {"start": {"process": {"pid": 71}}}, {"data": {"input": {"stdin": data}}}
+        assert await fed(start, piece, {"keepalive": {}}, piece) == {}
+        for wrong, code in (
+            ((piece,), "invalid_argument"), ((start, {"data": {"input": {}}}), "invalid_argument"), ((start, b"{"), "invalid_argument"),
+            (({"start": {"process": {"pid": 72}}},), "not_found"), ((start, {"data": {"input": {"stdin": "?"}}}), "invalid_argument"),
+        ):  # fmt: skip
+            assert (await fed(*wrong))["error"]["code"] == code, wrong
+
+        async def taken() -> None:
+            assert (await person.request("POST", "/api/v1/workspaces/ws-1/lease", {})).status == 200
+
+        held = await fed(start, piece, piece, between=taken)
+        assert held["error"]["code"] == "failed_precondition" and "held" in held["error"]["message"]
 
 
 async def test_a_token_for_control_neither_wakes_nor_prolongs(portal: Portal, engine: FakeEngine) -> None:

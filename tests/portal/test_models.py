@@ -191,7 +191,7 @@ async def test_what_anthropic_gets(portal: Portal, engine: FakeEngine) -> None:
     acts = [body for verb, body in engine.calls if verb == "act"]
     assert acts[0]["size"] == [1024, 768]
     shot = next(query for verb, query in engine.calls if verb == "screenshot")
-    assert (shot["width"], shot["height"]) == ("1024", "768")
+    assert (shot["width"], shot["height"], shot["pointer"]) == ("1024", "768", "1")
     asked = {"type": "tool_use", "id": "toolu_2", "name": "computer", "input": {"action": "cursor_position"}}
     assert (await (await agent.request("POST", path, asked)).json())["content"] == [{"type": "text", "text": "X=3,Y=4"}]
     # What the model got wrong is told to the model.
