@@ -1,11 +1,14 @@
 """Run by the Python of the client e2b: its desktop SDK forks a desktop and drives the branches. Arguments: the id of the source."""
 
+import asyncio
 import io
+import re
 import sys
 import time
 
+from e2b import AsyncSandbox, CommandExitException
 from e2b_desktop import Sandbox
-from PIL import Image
+from PIL import Image, ImageChops
 
 TEXT = 'Grüße <b> @ ~ "q" 日'
 
@@ -23,6 +26,13 @@ def output(sandbox, command):
         return sandbox.commands.run(command).stdout.strip()
     except Exception:
         return ""
+
+
+def terminals():
+    try:
+        return left.get_application_windows("xfce4-terminal")
+    except CommandExitException:
+        return []  # there is none yet
 
 
 source = Sandbox.connect(sys.argv[1])
@@ -47,6 +57,44 @@ assert {picture.size for picture in pictures} == {left.get_screen_size()} == {(1
 assert pictures[0].getpixel((x, y)) != pictures[1].getpixel((x, y))
 assert not right.files.exists("/tmp/screenshot") and "screenshot-" not in output(left, "ls /tmp")
 
+# Everything that it has for the mouse, noted by a window that tells what it gets.
+left.commands.run("setsid -f xev -geometry 600x500+200+150 -name watcher >events 2>&1", background=True).disconnect()
+eventually("the watcher", lambda: "watcher" in output(left, "wmctrl -l"))
+left.commands.run("wmctrl -a watcher")
+left.right_click(400, 400)
+left.middle_click(410, 410)
+left.double_click(420, 420)
+left.scroll("down", 2)
+left.scroll("up", 1)
+left.mouse_press("right")
+left.mouse_release("right")
+left.drag((450, 350), (500, 400))
+left.wait(10)
+left.press("f12")
+eventually("the events were noted", lambda: "F12" in output(left, "pkill xev; while pgrep xev >/dev/null; do sleep 0.1; done; cat events"))
+noted = re.findall(r"Button(Press|Release) event.*?button (\d)", left.files.read("/home/user/events"), re.DOTALL)
+pressed = [button for kind, button in noted if kind == "Press"]
+assert pressed == ["3", "2", "1", "1", "5", "5", "4", "3", "1"] == [button for kind, button in noted if kind == "Release"], noted
+assert left.get_cursor_position() == (500, 400)
+# The pointer is in its pictures, where it is.
+left.move_mouse(1100, 100)
+there = Image.open(io.BytesIO(bytes(left.screenshot()))).convert("RGB")
+left.move_mouse(1000, 100)
+moved = ImageChops.difference(there, Image.open(io.BytesIO(bytes(left.screenshot()))).convert("RGB"))
+assert moved.crop((1095, 95, 1130, 135)).getbbox() and moved.crop((995, 95, 1030, 135)).getbbox() and not moved.crop((1040, 90, 1090, 140)).getbbox()
+
+# Windows by their number, and programs by what they open.
+left.files.write("/home/user/opened.txt", "opened")
+left.open("/home/user/opened.txt")
+eventually("it was opened", lambda: "opened.txt" in output(left, "wmctrl -l"))
+left.launch("xfce4-terminal")
+(terminal,) = eventually("a terminal", terminals)
+assert "Terminal" in left.get_window_title(terminal), left.get_window_title(terminal)
+eventually("it has the keyboard", lambda: "Terminal" in output(left, f"xdotool getwindowname {left.get_current_window_id()}"))
+left.write("echo from the terminal >said", delay_in_ms=5)
+left.press("enter")
+eventually("the terminal's command", lambda: output(left, "cat said") == "from the terminal")
+
 # Commands: both outputs, a status, input, and one that is ended by its number.
 result = left.commands.run("echo out; echo err >&2; pwd", envs={"A": "b"})
 assert (result.stdout, result.stderr) == ("out\n/home/user\n", "err\n"), result
@@ -56,6 +104,10 @@ cat = left.commands.run("cat", background=True, stdin=True)
 left.commands.send_stdin(cat.pid, "typed\n")
 left.commands.close_stdin(cat.pid)
 assert cat.wait().stdout == "typed\n"
+cat = left.commands.run("cat", background=True, stdin=True)
+left.commands.stream_input(cat.pid, ["one\n", b"two\n"])
+left.commands.close_stdin(cat.pid)
+assert cat.wait().stdout == "one\ntwo\n"
 sleeper = left.commands.run("exec sleep 1000", background=True)
 assert sleeper.pid in [one.pid for one in left.commands.list()]
 assert output(left, f"cat /proc/{sleeper.pid}/comm") == "sleep"
@@ -70,10 +122,33 @@ assert [entry.name for entry in left.files.list("/home/user/new")] == ["two.bin"
 left.pause()
 assert not left.is_running()
 left = Sandbox.connect(left.sandbox_id)
-assert "branch-note" in output(left, "xdotool getactivewindow getwindowname")
+assert "Terminal" in output(left, "xdotool getactivewindow getwindowname")
 for branch in (left, right):
     assert branch.kill()
 assert not right.is_running() and source.is_running()
+
+
+
+async def asynchronous():
+    """The same by its twin for asyncio, several branches at once."""
+    sandbox = await AsyncSandbox.connect(source.sandbox_id)
+    branches = await sandbox.fork(count=2, timeout=1800)
+    done = await asyncio.gather(*(one.commands.run(f"sleep 0.2; echo {number} | tee mine", cwd="/home/user") for number, one in enumerate(branches)))
+    assert [one.stdout for one in done] == ["0\n", "1\n"], done
+    assert [await one.files.read("/home/user/mine") for one in branches] == ["0\n", "1\n"]
+    cat = await branches[0].commands.run("cat", background=True, stdin=True)
+    async with branches[0].commands.stream_input(cat.pid) as typed:
+        for word in ("in", " this", " order\n"):
+            await typed.send(word)
+    await branches[0].commands.close_stdin(cat.pid)
+    assert (await cat.wait()).stdout == "in this order\n"
+    await branches[0].files.write("/home/user/made", b"\x00\xff")
+    assert await branches[0].files.exists("/home/user/made") and not await branches[1].files.exists("/home/user/made")
+    assert [await one.kill() for one in branches] == [True, True]
+    assert not await branches[0].is_running()
+
+
+asyncio.run(asynchronous())
 
 # A desktop of its own. It has a display already, and its stream is the portal's.
 own = Sandbox.create("desktop", timeout=600, resolution=(1024, 768))
