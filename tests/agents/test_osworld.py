@@ -337,7 +337,8 @@ async def test_tasks_are_judged_by_osworlds_own_getters_and_metrics(server: Serv
 
     async with serving_letter() as letter:
         told = json.loads(await client_program("osworld_tasks.py", name, str(tmp_path), letter, **variables))
-    assert told["scores"] == {task: [0, 1] for task in ("office", "tabs", "front", "terminal")}
+    assert told["scores"] == {task: [0, 1] for task in ("office", "tabs", "front", "bookmark", "terminal")}
+    assert "file:///usr/share/" in told["visited"]
     assert {path.stem for path in tmp_path.glob("*.png")} == set(told["scores"])
 
 

@@ -16,6 +16,8 @@ import osworld_stubs
 
 osworld_stubs.install()
 
+from desktop_env.evaluators import getters  # noqa: E402
+
 from tclone.osworld import environment  # noqa: E402
 
 name, directory, letter = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
@@ -83,6 +85,25 @@ TASKS: dict[str, tuple[dict[str, Any], list[str]]] = {
         },
         ["pyautogui.hotkey('ctrl', 'shift', 'tab')", waited("/usr/share/ - Chromium")],
     ),
+    # What the browser has in its profile, which evaluators read when it has been ended by Chrome's name and started anew.
+    "bookmark": (
+        {
+            "config": [*BROWSER, OPENED],
+            "evaluator": {
+                "postconfig": [launch("pkill", "chrome"), *BROWSER, {"type": "sleep", "parameters": {"seconds": 3}}],
+                "func": "is_expected_bookmarks",
+                "result": {"type": "bookmarks"},
+                "expected": rule(type="bookmark_bar_websites_urls", urls=["file:///usr/share/"]),
+            },
+        },
+        [
+            "pyautogui.hotkey('ctrl', 'l'); pyautogui.typewrite('file:///usr/share/\\n')",
+            waited("/usr/share/ - Chromium"),
+            # Another folder than the one that is proposed, chosen in a dialog of its own.
+            "pyautogui.hotkey('ctrl', 'd'); time.sleep(2); pyautogui.press('tab'); pyautogui.press('down'); time.sleep(2)",
+            "pyautogui.click(438, 277); time.sleep(1); pyautogui.click(877, 641); time.sleep(1)",
+        ],
+    ),
     # What a terminal shows, and the clipboard.
     "terminal": (
         {
@@ -113,6 +134,8 @@ with contextlib.redirect_stdout(sys.stderr):
         began = time.monotonic()
         told["scores"][task] = [before, env.evaluate()]
         told["evaluations"].append(time.monotonic() - began)
+        if task == "bookmark":
+            told["visited"] = [url for url, _, _ in getters.get_history(env, {"dest": "history"})]
     # Nothing but the fork: a reset without a task to prepare.
     for _ in range(3):
         env.step("pyautogui.press('x')", pause=0)
