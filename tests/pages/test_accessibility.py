@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, expect
 
-from tests.portal.browsing import Browsing, shows_still, streams
+from tests.portal.browsing import Browsing, becomes, shows_still, streams, tap_control_twice
 from tests.portal.conftest import Portal
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.front import Front
@@ -17,6 +17,8 @@ from tests.portal.front import Front
 _RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"], "iframes": False}
 _SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 _AXE = Axe().axe_script
+# A barrier is there at every look; what is drawn just then (a row, a message that fades in) may look like one.
+_LOOKS = 3
 _WIDTHS = {"desk": (1280, 800), "phone": (390, 844)}
 
 
@@ -29,14 +31,22 @@ async def barriers(page: Page, where: str) -> list[str]:
         await page.evaluate("Promise.all(document.getAnimations().filter((a) => a.effect.getTiming().iterations !== Infinity).map((a) => a.finished.catch(() => null)))")
         if not await page.evaluate("'axe' in window"):
             await page.evaluate(_AXE)
-        answer: dict[str, Any] = await page.evaluate("options => axe.run(document, options)", _RULES)
-        found += [
-            f"{where}, {scheme}: {violation['id']}: {node['target']}: {node['failureSummary']}"
-            for violation in answer["violations"]
-            if violation["impact"] in ("serious", "critical")
-            for node in violation["nodes"]
-        ]
+        for _ in range(_LOOKS):
+            violations = await _violations(page)
+            if not violations:
+                break
+        found += [f"{where}, {scheme}: {violation}" for violation in violations]
     return found
+
+
+async def _violations(page: Page) -> list[str]:
+    answer: dict[str, Any] = await page.evaluate("options => axe.run(document, options)", _RULES)
+    return [
+        f"{violation['id']}: {node['target']}: {node['failureSummary']}"
+        for violation in answer["violations"]
+        if violation["impact"] in ("serious", "critical")
+        for node in violation["nodes"]
+    ]
 
 
 async def _in_dialog(page: Page, open_it: Callable[[], Awaitable[Any]], unfold: bool = True) -> None:
@@ -89,8 +99,7 @@ async def test_no_page_has_a_serious_barrier(
     await expect(page.get_by_role("radio", name="webtop-xfce")).to_be_checked()
     found += await barriers(page, "Launch dialog")
     await page.keyboard.press("Escape")
-    await page.keyboard.press("Control")
-    await page.keyboard.press("Control")
+    await tap_control_twice(page)
     await expect(page.get_by_role("dialog", name="Shortcut")).to_be_visible()
     found += await barriers(page, "shortcut bar")
     await page.keyboard.press("?")
@@ -129,9 +138,7 @@ async def test_no_page_of_accounts_and_admins_has_a_serious_barrier(
 
     async def look(where: str) -> None:
         found.extend(await barriers(page, where))
-        over = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
-        if over > 0:
-            found.append(f"{where}: {over} px wider than the window")
+        await becomes(lambda: page.evaluate("Math.max(0, document.documentElement.scrollWidth - innerWidth)"), 0, f"{where}: pixels wider than the window")
 
     for path, settled in (("/docs", ".operation"), ("/account", "#tokens button"), ("/admin", ".list td"), ("/admin/users", ".list td"), ("/admin/settings", "#part form"), ("/admin/audit", ".list td")):
         await page.goto(browsing.origin + path)

@@ -128,7 +128,8 @@ async def test_a_link_shows_the_desktop_and_its_secret_is_nowhere(visitor: Visit
     await expect(page.frame_locator("iframe").get_by_text("File Manager")).to_be_visible()
     await expect(page.get_by_role("heading", name="desk")).to_be_visible()
     assert front.entered == ["ws-1"]
-    assert page.url == f"https://tclone.localhost:{front.port}/share" and secret not in await page.title()
+    await expect(page).to_have_url(f"https://tclone.localhost:{front.port}/share")
+    assert secret not in await page.title()
     assert not any(secret in line or "code=" in line for line in front.requests)
     await page.reload()
     await expect(page.frame_locator("iframe").get_by_text("File Manager")).to_be_visible()

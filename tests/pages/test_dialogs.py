@@ -11,7 +11,7 @@ from pathlib import Path
 
 from playwright.async_api import Locator, Page, expect
 
-from tests.portal.browsing import tile_of
+from tests.portal.browsing import becomes, tile_of
 from tests.portal.conftest import Portal
 from tests.portal.fake_engine import FakeEngine
 
@@ -58,13 +58,14 @@ async def test_ports_that_do_not_fit_are_counted(page: Page, engine: FakeEngine)
     for _ in range(3):
         engine.add(ports={str(port): port for port in range(3000, 3008)})
     await page.get_by_role("button", name="All live").click()
-    links = tile_of(page, "ws-1").locator(".port:visible")
-    await expect(links.last).to_have_text(re.compile(r"^\+[1-7]$"))
-    shown = await links.count() - 1
-    assert await links.last.text_content() == f"+{8 - shown}"
-    line = await tile_of(page, "ws-1").locator(".ports").bounding_box()
-    for box in [await link.bounding_box() for link in await links.all()]:
-        assert box and line and box["x"] + box["width"] <= line["x"] + line["width"] + 0.5, "a port is cut off"
+    await expect(tile_of(page, "ws-1").locator(".port:visible").last).to_have_text(re.compile(r"^\+[1-7]$"))
+    # While pictures arrive tiles still change their size.
+    fitted = """line => {
+      const shown = [...line.querySelectorAll(".port")].filter((link) => link.checkVisibility());
+      const end = line.getBoundingClientRect().right + 0.5;
+      return { counted: shown.at(-1).textContent === `+${8 - (shown.length - 1)}`, cut: shown.some((link) => link.getBoundingClientRect().right > end) };
+    }"""
+    await becomes(lambda: tile_of(page, "ws-1").locator(".ports").evaluate(fitted), {"counted": True, "cut": False})
     await expect(tile_of(page, "ws-1").get_by_role("status").first).to_have_text("Ready")
 
 
@@ -72,12 +73,14 @@ async def test_nothing_lies_over_a_tile(page: Page, engine: FakeEngine) -> None:
     engine.add(desktop=False, image="workspace")
     await page.get_by_role("button", name="Fork", exact=True).click()
     await page.locator("dialog button[type=submit]").click()
-    toast = await page.locator(".toast").bounding_box()
-    for tile in await page.locator("article.tile").all():
-        box = await tile.bounding_box()
-        assert toast and box
-        apart = toast["x"] + toast["width"] <= box["x"] or toast["y"] >= box["y"] + box["height"] or toast["y"] + toast["height"] <= box["y"]
-        assert apart, "a message covers a tile"
+    await expect(page.locator(".toast")).to_be_visible()
+    await expect(page.locator("article.tile")).to_have_count(2)
+    covered = """toast => {
+      const over = toast.getBoundingClientRect();
+      const meet = (box) => over.right > box.left && over.left < box.right && over.top < box.bottom && over.bottom > box.top;
+      return [...document.querySelectorAll("article.tile")].filter((tile) => meet(tile.getBoundingClientRect())).map((tile) => tile.dataset.workspace);
+    }"""
+    await becomes(lambda: page.locator(".toast").evaluate(covered), [], "tiles that a message covers")
 
 
 # Browsers know where names below localhost lead, Python asks the system.
@@ -170,6 +173,8 @@ async def test_no_secret_is_among_the_arguments_of_a_shown_command(page: Page, e
 
 async def test_what_came_of_a_fork_goes_when_it_was_there_to_be_read_and_covers_nothing(page: Page, engine: FakeEngine) -> None:
     await page.clock.install()
+    # From now on only the time passes that the test lets pass, however long it takes to look.
+    await page.clock.pause_at(await page.evaluate("Date.now() + 60_000"))
     engine.add(name="desk")
     await page.get_by_role("button", name="Fork", exact=True).click()
     dialog = page.get_by_role("dialog")
@@ -179,9 +184,8 @@ async def test_what_came_of_a_fork_goes_when_it_was_there_to_be_read_and_covers_
     await expect(message).to_contain_text("desk-clone-0, desk-clone-1, desk-clone-2")
     await page.clock.fast_forward(25_000)
     await expect(message.get_by_role("link", name="Compare")).to_have_attribute("href", "/compare/ws-1/ws-2")
-    lineage = await page.locator("#sidebar").evaluate("element => element.getBoundingClientRect().top + element.clientHeight")
-    box = await message.bounding_box()
-    assert box and lineage <= box["y"], "the message lies over the lineage"
+    above = "toast => { const side = document.querySelector('#sidebar'); return side.getBoundingClientRect().top + side.clientHeight <= toast.getBoundingClientRect().top; }"
+    await becomes(lambda: message.evaluate(above), True, "the message is below the lineage")
     # Whoever has the pointer on it reads it still.
     await message.hover()
     await page.clock.fast_forward(3_600_000)
@@ -200,5 +204,5 @@ async def test_the_buttons_of_a_long_dialog_are_in_sight(page: Page, engine: Fak
         await expect(dialog.get_by_role("button", name=name)).to_be_in_viewport(ratio=1)
     # What has the focus is not below them.
     await dialog.get_by_label("Disk limit").focus()
-    box, buttons = await dialog.get_by_label("Disk limit").bounding_box(), await dialog.locator(".dialog-actions").bounding_box()
-    assert box and buttons and box["y"] + box["height"] <= buttons["y"]
+    above = "field => field.getBoundingClientRect().bottom <= field.closest('dialog').querySelector('.dialog-actions').getBoundingClientRect().top"
+    await becomes(lambda: dialog.get_by_label("Disk limit").evaluate(above), True, "the field is above the buttons")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from playwright.async_api import Page, expect
+from playwright.async_api import Frame, Page, expect
 
-from tests.portal.browsing import streams
+from tests.portal.browsing import becomes, streams, tap_control_twice
 from tests.portal.fake_engine import FakeEngine
 
 _TAKES_FOCUS = "document.querySelector('input').focus()"
 
 
-async def _frame_is_focused(page: Page) -> None:
+async def _frame_is_focused(page: Page, viewer: Frame) -> None:
     await expect(page.locator("article iframe").first).to_be_focused()
+    # The browser has heard of it, too, and keys go there.
+    await viewer.wait_for_function("document.hasFocus()")
 
 
 async def test_a_terminal_opened_by_address_keeps_the_keyboard(page: Page, engine: FakeEngine) -> None:
@@ -28,7 +30,7 @@ async def test_a_terminal_opened_by_address_keeps_the_keyboard(page: Page, engin
     await expect(screen).to_contain_text("hello")
     # What a person clicks at has it.
     await viewer.get_by_label("typed").click()
-    await _frame_is_focused(page)
+    await _frame_is_focused(page, viewer)
     await page.keyboard.type("there")
     await expect(viewer.get_by_label("typed")).to_have_value("there")
 
@@ -51,10 +53,10 @@ async def test_after_a_fork_the_keyboard_is_in_the_desktop_again(page: Page, eng
     await page.get_by_role("button", name="Fork", exact=True).click()
     await page.locator("dialog button[type=submit]").click()
     await expect(page.locator("article.tile")).to_have_count(2)
-    await _frame_is_focused(page)
+    await _frame_is_focused(page, viewer)
     await viewer.evaluate("window.keys = []; addEventListener('keydown', ({ key }) => keys.push(key))")
     await page.keyboard.type("on")
-    assert await viewer.evaluate("keys") == ["o", "n"]
+    await becomes(lambda: viewer.evaluate("keys"), ["o", "n"])
 
 
 async def test_a_dialog_of_a_shortcut_gives_the_keyboard_back_to_the_desktop(page: Page, engine: FakeEngine) -> None:
@@ -62,11 +64,10 @@ async def test_a_dialog_of_a_shortcut_gives_the_keyboard_back_to_the_desktop(pag
     viewer = await streams(page, "ws-1")
     await viewer.get_by_label("typed").click()
     for command in ("f", "d", "l", "?"):
-        for key in ("Control", "Control"):
-            await page.keyboard.press(key)
+        await tap_control_twice(page)
         await expect(page.get_by_role("dialog", name="Shortcut")).to_be_visible()
         await page.keyboard.press(command)
         await expect(page.locator("dialog[open]")).to_be_visible()
         await page.keyboard.press("Escape")
         await expect(page.locator("dialog[open]")).to_have_count(0)
-        await _frame_is_focused(page)
+        await _frame_is_focused(page, viewer)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from playwright.async_api import Browser, Locator, Page, expect
 
+from tests.portal.browsing import becomes
 from tests.portal.conftest import OWN_PASSWORD, Portal
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.front import Front
@@ -137,5 +138,5 @@ async def test_a_secret_is_shown_whole(page: Page) -> None:
     await dialog.get_by_role("button", name="New token").click()
     secret = dialog.locator(".secret")
     await expect(secret).to_have_value(re.compile(r"^tct_.{40}"))
-    shown = await secret.evaluate("(box) => [box.scrollWidth <= box.clientWidth, box.scrollHeight <= box.clientHeight]")
-    assert shown == [True, True], "a part of it is out of sight"
+    shown = lambda: secret.evaluate("(box) => [box.scrollWidth <= box.clientWidth, box.scrollHeight <= box.clientHeight]")  # noqa: E731
+    await becomes(shown, [True, True], "all of it is in sight, across and down")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import AsyncIterator
 
@@ -10,7 +9,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Locator, Page, expect
 
-from tests.portal.browsing import Browsing, live, streams, tile_of
+from tests.portal.browsing import Browsing, becomes, live, streams, tile_of
 from tests.portal.conftest import Portal
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.front import Front
@@ -47,7 +46,7 @@ async def phone(browser: Browser, portal: Portal, front: Front, engine: FakeEngi
 
 
 async def _fits(page: Page, what: str) -> None:
-    assert await page.evaluate(_OUTSIDE) == [], what
+    await becomes(lambda: page.evaluate(_OUTSIDE), [], what)
 
 
 async def test_the_grid_fits_in_every_layout(phone: Page) -> None:
@@ -64,16 +63,20 @@ async def test_the_grid_fits_in_every_layout(phone: Page) -> None:
 async def _in_one_line(actions: Locator, what: str) -> None:
     """Buttons stand beside each other, each as wide as a finger and as its words."""
     await expect(actions).to_be_visible()
-    boxes = await actions.evaluate(
-        """(row) => [...row.querySelectorAll(":scope > .button")].filter((one) => one.checkVisibility()).map((one) => {
-          const box = one.getBoundingClientRect();
-          return { left: box.left, right: box.right, top: box.top, bottom: box.bottom, cut: one.scrollWidth > one.clientWidth };
-        })"""
-    )
-    assert len(boxes) >= 4, what
-    assert {box["top"] for box in boxes} == {boxes[0]["top"]}, what
-    assert all(box["right"] - box["left"] >= 43.5 and box["bottom"] - box["top"] >= 40 and not box["cut"] for box in boxes), (what, boxes)
-    assert all(one["right"] <= other["left"] for one, other in itertools.pairwise(boxes)) and boxes[-1]["right"] <= _WIDTH, (what, boxes)
+    faults = """(row, width) => {
+      const buttons = [...row.querySelectorAll(":scope > .button")].filter((one) => one.checkVisibility());
+      const boxes = buttons.map((one) => one.getBoundingClientRect());
+      const found = buttons.length < 4 ? [`${buttons.length} buttons`] : [];
+      boxes.forEach((box, index) => {
+        const fault = (words) => found.push(`${buttons[index].textContent || buttons[index].ariaLabel}: ${words}`);
+        if (box.top !== boxes[0].top) fault("in another line");
+        if (box.width < 43.5 || box.height < 40) fault(`${box.width} by ${box.height}`);
+        if (buttons[index].scrollWidth > buttons[index].clientWidth) fault("cut off");
+        if (box.right > (boxes[index + 1]?.left ?? width)) fault("too far to the right");
+      });
+      return found;
+    }"""
+    await becomes(lambda: actions.evaluate(faults, _WIDTH), [], what)
 
 
 async def test_what_can_be_done_is_one_line_above_the_picture(phone: Page) -> None:
@@ -91,10 +94,12 @@ async def test_what_can_be_done_is_one_line_above_the_picture(phone: Page) -> No
 async def test_the_names_that_are_compared_have_a_line_of_their_own(phone: Page) -> None:
     await phone.goto(phone.url + "compare/ws-1/ws-2")
     await streams(phone, "ws-1")
-    left, right = [await phone.get_by_role("combobox", name=side).bounding_box() for side in ("Left", "Right")]
-    mirror = await phone.get_by_role("button", name="Mirror input").bounding_box()
-    assert left and right and mirror
-    assert abs(left["width"] - right["width"]) < 1 and left["width"] > 0.38 * _WIDTH and left["y"] == right["y"] and mirror["y"] >= left["y"] + left["height"]
+    await expect(phone.get_by_role("button", name="Mirror input")).to_be_visible()
+    places = """(bar, width) => {
+      const [left, right, mirror] = ["select:first-of-type", "select:last-of-type", ".toggle"].map((one) => bar.querySelector(one).getBoundingClientRect());
+      return { alike: Math.abs(left.width - right.width) < 1 && left.width > 0.38 * width, level: left.top === right.top, below: mirror.top >= left.bottom };
+    }"""
+    await becomes(lambda: phone.locator("#toolbar").evaluate(places, _WIDTH), {"alike": True, "level": True, "below": True})
     for number in (1, 2):
         await _in_one_line(phone.locator(f'article[data-workspace="ws-{number}"] .tile-actions'), f"compared, ws-{number}")
 
@@ -150,7 +155,9 @@ async def test_every_page_fits(phone: Page, portal: Portal) -> None:
 async def test_a_lone_icon_has_its_words_below_it(phone: Page) -> None:
     await streams(phone, "ws-1")
     lone = phone.locator(".button.icon-only:visible")
-    shown = {await button.get_attribute("aria-label"): (await button.inner_text()).strip() for button in await lone.all()}
+    await expect(lone.nth(3)).to_be_visible()
+    # At one moment: buttons come and go with what the page hears.
+    shown: dict[str | None, str] = dict(await lone.evaluate_all("buttons => buttons.map((button) => [button.getAttribute('aria-label'), button.innerText.trim()])"))
     assert len(shown) >= 4
     # A cross and arrows say by themselves what they do.
     assert {label: text for label, text in shown.items() if not text and label not in ("Dismiss", "Close", "Next tiles", "Previous tiles")} == {}
@@ -162,11 +169,12 @@ async def test_names_lose_their_middle_and_not_their_end(phone: Page) -> None:
     names = [phone.locator(f'article[data-workspace="ws-{number}"] .tile-name') for number in (2, 3, 4)]
     for index, name in enumerate(names):
         await expect(name).to_have_text(f"a-desktop-with-a-long-name-of-34-clone-{index}")
-        start, end = await name.locator(".name-start").bounding_box(), await name.locator(".name-end").bounding_box()
-        box = await name.bounding_box()
-        assert start and end and box
-        assert start["width"] < await name.locator(".name-start").evaluate("(part) => part.scrollWidth"), "there is room for all of it: the test shows nothing"
-        assert end["x"] + end["width"] <= box["x"] + box["width"] + 0.5 and (await name.locator(".name-end").inner_text()).endswith(str(index))
+        cut = """(name) => {
+          const [start, end] = [name.querySelector(".name-start"), name.querySelector(".name-end")];
+          return { cut: start.getBoundingClientRect().width < start.scrollWidth, whole: end.getBoundingClientRect().right <= name.getBoundingClientRect().right + 0.5 };
+        }"""
+        await becomes(lambda name=name: name.evaluate(cut), {"cut": True, "whole": True}, "without room for all of it the end is in sight")
+        assert (await name.locator(".name-end").inner_text()).endswith(str(index))
 
 
 # Parts of tiles' heads that lie over each other, or stand out of the head.
@@ -198,12 +206,12 @@ async def test_heads_of_tiles_do_not_overlap_on_a_wide_screen_that_is_touched(br
     browsing, page = await Browsing.login(browser, portal, front, viewport={"width": width, "height": 900}, has_touch=True, is_mobile=True)
     await streams(page, "ws-1")
     await expect(tile_of(page, "ws-1").get_by_text("Ends in")).to_be_visible()
-    assert await page.evaluate(_OVERLAPS) == [], "auto"
+    await becomes(lambda: page.evaluate(_OVERLAPS), [], "auto")
     for layout in ("1 tile", "2 tiles", "4 tiles", "9 tiles"):
         await page.get_by_role("button", name=f"{layout} at once").tap()
         await expect(page.get_by_role("button", name=f"{layout} at once")).to_have_attribute("aria-pressed", "true")
-        assert await page.evaluate(_OVERLAPS) == [], layout
+        await becomes(lambda: page.evaluate(_OVERLAPS), [], layout)
     await page.goto(f"{browsing.origin}/compare/ws-1/ws-2")
     await streams(page, "ws-2")
-    assert await page.evaluate(_OVERLAPS) == [], "compare"
+    await becomes(lambda: page.evaluate(_OVERLAPS), [], "compare")
     await browsing.end()

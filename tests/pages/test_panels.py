@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from tests.portal.browsing import Browsing
+from tests.portal.browsing import Browsing, becomes
 from tests.portal.conftest import PATIENCE, Portal
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.front import Front
@@ -42,13 +42,13 @@ async def test_tabs_by_keyboard_and_address(page: Page) -> None:
         await expect(tab).to_have_attribute("aria-selected", "true")
         await expect(page.get_by_role("tabpanel", name=name)).to_be_visible()
         await tab.focus()
-    assert page.url.endswith("#changes")
+    await expect(page).to_have_url(re.compile("#changes$"))
     await page.reload()
     await expect(page.get_by_role("tabpanel", name="Changes")).to_be_visible()
     await page.get_by_role("tab", name="Changes").focus()
     await page.keyboard.press("Home")
     await expect(page.get_by_role("tabpanel", name="Changes")).to_be_hidden()
-    assert "#" not in page.url
+    await expect(page).to_have_url(re.compile("^[^#]*$"))
 
 
 async def test_memory_in_the_lineage(page: Page) -> None:
@@ -238,6 +238,6 @@ async def test_on_a_phone_a_panel_takes_the_place_of_the_desktop(page: Page) -> 
         await page.get_by_role("tab", name=name).click()
         await expect(page.get_by_role("tabpanel", name=name)).to_be_visible()
         await expect(page.locator("#grid")).to_be_hidden()
-        assert await page.evaluate("document.documentElement.scrollWidth") <= 390
+        await becomes(lambda: page.evaluate("document.documentElement.scrollWidth <= 390"), True, name)
     await page.get_by_role("tab", name="Desktop").click()
     await expect(page.locator("#grid")).to_be_visible()

@@ -95,10 +95,12 @@ async def test_what_dialogs_and_panels_do(page: Page, engine: FakeEngine, portal
     for tab in ("Ports", "Changes"):
         await page.get_by_role("tab", name=tab).click()
         await take(tab)
+    await expect(dialog).to_have_count(0)
     await page.get_by_role("button", name="Lifetime").click()
     await dialog.get_by_label("Discard when unused for").select_option(label="1 h")
     await take("lifetime")
     await page.get_by_role("button", name="Share", exact=True).click()
+    await expect(dialog).to_be_visible()
     await take("share")
     await page.goto(f"{origin}admin/settings")
     await expect(page.locator("#part form")).to_be_visible()

@@ -7,6 +7,7 @@ import re
 import pytest
 from playwright.async_api import Page, expect
 
+from tests.portal.browsing import becomes
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.front import Front
 
@@ -88,7 +89,7 @@ async def test_nothing_runs_out_of_the_page(page: Page, engine: FakeEngine, widt
         engine.add(name="a-name-as-long-as-a-name-may-be-0123456789", desktop=False, image="workspace")
     await page.set_viewport_size({"width": width, "height": 800})
     await expect(page.locator("article.tile")).to_have_count(3)
-    assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    await becomes(lambda: page.evaluate("document.documentElement.scrollWidth <= innerWidth"), True, "the page is as wide as the window")
 
 
 async def test_only_what_can_be_watched_is_shared(page: Page, engine: FakeEngine) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from playwright.async_api import Browser, BrowserContext, Frame, Locator, Page, expect
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 # As long as the other tests wait for what must come: test machines can be busy.
 MS = 30_000
 _CLOSE_SECONDS = 30.0
+_LOOK_SECONDS = 0.05
+# Between the events of a key that is tapped, and tapped again.
+_TAP_SECONDS = 0.05
 # What the session key is called in a browser's storage (static/js/api.js).
 _KEY = "tclone-key"
 expect.set_options(timeout=MS)
@@ -69,6 +74,25 @@ async def close(opened: Browser | BrowserContext) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+async def becomes(look: Callable[[], Awaitable[object]], wanted: object, what: str = "") -> None:
+    """Wait until `look` answers `wanted`: what a page draws, and what its frames hear, comes some time after what caused it. Raises AssertionError."""
+    deadline = time.monotonic() + MS / 1000
+    while (seen := await look()) != wanted:
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: {seen!r}, not {wanted!r}")
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def tap_control_twice(page: Page) -> None:
+    """As quickly as a person does. Pages go by the events' own times, which are therefore told: on a busy machine each event takes its time to get there."""
+    devtools = await page.context.new_cdp_session(page)
+    began = time.time()
+    for number, (kind, modifiers) in enumerate((("rawKeyDown", 2), ("keyUp", 0)) * 2):
+        key = {"key": "Control", "code": "ControlLeft", "windowsVirtualKeyCode": 17, "location": 1, "modifiers": modifiers}
+        await devtools.send("Input.dispatchKeyEvent", {"type": kind, "timestamp": began + number * _TAP_SECONDS, **key})
+    await devtools.detach()
 
 
 async def live(page: Page) -> None:
