@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -19,12 +18,7 @@ import pytest
 
 from tests.cli.fake_engine import FakeEngine
 from tests.leaks import LeakCounter
-
-
-def free_port() -> int:
-    """A TCP port that was free just now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+from tests.ports import free_port
 
 
 @dataclass(frozen=True)

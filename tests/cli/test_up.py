@@ -17,8 +17,9 @@ import psutil
 import pytest
 
 from portal.hosts import PORTAL_HOST
-from tests.cli.conftest import Tclone, free_port
+from tests.cli.conftest import Tclone
 from tests.leaks import LeakCounter
+from tests.ports import free_port
 
 pytestmark = pytest.mark.root
 

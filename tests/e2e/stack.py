@@ -24,6 +24,7 @@ from engine.config import Config
 from tests.e2e.waiting import PATIENCE
 from tests.leaks import LeakCounter, listening_ports
 from tests.leaks import cgroups as all_cgroups
+from tests.ports import free_port
 
 Result = TypeVar("Result")
 
@@ -38,7 +39,7 @@ class Stack:
     def __init__(self, directory: Path) -> None:
         """`directory` must have a short path: Unix sockets lie below it."""
         base = Config.from_environment()
-        self.config: Config = replace(base, data=directory / "data", run=directory / "run", portal_port=_free_port())
+        self.config: Config = replace(base, data=directory / "data", run=directory / "run", portal_port=free_port())
         self.password = ""
 
     @property
@@ -181,12 +182,6 @@ def in_thread(work: Coroutine[Any, Any, Result]) -> Result:
     if failure:
         raise failure[0]
     return outcome[0]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _get_unix(path: Path, target: str) -> bytes:

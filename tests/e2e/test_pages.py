@@ -111,9 +111,15 @@ def test_the_shortcuts_leave_the_desktop_its_keys(portal: Portal, stack: Stack, 
     tile.wait_live()
     tile.click_window(TERMINAL)
     tile.type("echo f?n")
-    for _ in range(2):
-        portal.page.keyboard.press("Control")
-    portal.page.get_by_role("dialog", name="Shortcut").wait_for()
+    bar = portal.page.get_by_role("dialog", name="Shortcut")
+
+    def tapped() -> bool:
+        for _ in range(2):
+            portal.page.keyboard.press("Control")
+        return bar.is_visible()
+
+    # Two taps that a busy machine lets be too far apart are none.
+    until("Ctrl tapped twice opens the shortcuts", tapped, every=1.0)
     portal.shot("21-shortcuts")
     portal.page.keyboard.press("Escape")
     tile.enter("d > keys")

@@ -128,7 +128,7 @@ def test_fork_into_two(portal: Portal, stack: Stack, ids: dict[str, str]) -> Non
     looks = [_looks(listed) for listed in lists]
     assert looks[0] == looks[1] == looks[2], "windows, titles or places differ right after the fork:\n" + "\n".join(lists)
     assert title in lists[1], f"Chromium's page {title} is not in the branch:\n{lists[1]}"
-    assert portal.tiles() == everyone, "source and branches are not side by side"
+    until("source and branches are side by side", lambda: portal.tiles() == everyone)
     for workspace in everyone:
         written = until(f"the counter of {workspace} goes on", lambda: _beyond(counts(stack, workspace), before[-1] + 2))
         assert written == list(range(1, len(written) + 1)), f"the counter of {workspace} lost or repeated a number: {written}"

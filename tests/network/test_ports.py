@@ -18,6 +18,7 @@ from engine.network import Network, NetworkSettings, PortRequest
 from engine.network import ports as ports_module
 from engine.network.ports import FACE, PortTable, bind_listener
 from tests.leaks import LeakCounter
+from tests.ports import free_port
 
 
 @pytest.fixture
@@ -30,12 +31,6 @@ def table(leaks: LeakCounter, record: Path) -> Iterator[PortTable]:
     made = PortTable(NetworkSettings(), record)
     yield made
     made.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("0.0.0.0", 0))
-        return probe.getsockname()[1]
 
 
 def test_each_workspace_has_its_own_port_for_the_same_container_port(table: PortTable) -> None:

@@ -25,16 +25,12 @@ from portal.hosts import PORTAL_HOST
 from portal.places import Places
 from portal.setup import prepare
 from tests.portal.conftest import Client as Browser
+from tests.ports import free_port
 from tests.portal.fake_engine import FakeEngine
 from tests.stream.world import FakeDescriptors
 
 Desktop = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 PATIENCE = 60.0
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 class Stack:
@@ -43,7 +39,7 @@ class Stack:
     engine: FakeEngine
 
     def __init__(self, config: Config, password: str, workers: int, environment: dict[str, str]) -> None:
-        self.config, self.password, self.port = config, password, _free_port()
+        self.config, self.password, self.port = config, password, free_port()
         self._names = ["stream", *(f"stream-{number}" for number in range(1, workers))]
         self._environment = environment
         self.places = Places(config)
