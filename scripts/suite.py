@@ -70,6 +70,14 @@ def _ended(words: list[str]) -> int:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+def _processors() -> tuple[int, int]:
+    """Ticks since this machine began in which its processors worked, and all ticks."""
+    with open("/proc/stat", encoding="ascii") as file:
+        # user nice system idle iowait irq softirq steal; what guests take is part of user.
+        ticks = [int(word) for word in file.readline().split()[1:9]]
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+
+
 def main(argv: list[str]) -> int:
     tests, arguments = split(argv)
     statuses: list[int] = []
@@ -79,12 +87,14 @@ def main(argv: list[str]) -> int:
     for run in runs():
         # The name is short: paths of Unix sockets begin with it.
         place = tempfile.mkdtemp(prefix="tclone-t-")
-        words = [sys.executable, "-m", "pytest", *tests, "--fail-on-skip", "-ra", f"--basetemp={place}/t", *run.options, *arguments, *run.fixed]
+        words = [sys.executable, "-m", "pytest", *tests, "--fail-on-skip", "--times", "-ra", f"--basetemp={place}/t", *run.options, *arguments, *run.fixed]
         print(f"suite: {run.name}: {' '.join(words[1:])}", flush=True)
-        began = time.monotonic()
+        began, before = time.monotonic(), _processors()
         status = _ended(words)
         statuses.append(status)
+        worked, all_ticks = (after - ticks for after, ticks in zip(_processors(), before))
         line = f"suite: {run.name}: {_WORDS.get(status, f'ended with status {status}')} after {time.monotonic() - began:.0f} s"
+        line += f", processors busy {100 * worked / max(1, all_ticks):.0f} %"
         if status in (_PASSED, _NOTHING_FOUND):
             shutil.rmtree(place, ignore_errors=True)
         else:

@@ -11,6 +11,7 @@ import pytest
 
 from tests import sharing
 from tests.leaks import LeakCounter, become_subreaper
+from tests.times import Times
 
 # Tests below these directories make namespaces, mounts and cgroups for real.
 _ROOT_DIRECTORIES = {"applications", "engine", "fidelity", "sanitize", "faults", "network", "images", "e2e", "native", "security"}
@@ -20,6 +21,7 @@ _ROOT_DIRECTORIES = {"applications", "engine", "fidelity", "sanitize", "faults",
 ALLOWED_SKIPS: dict[str, str] = {}
 
 _SKIPPED: pytest.StashKey[Skipped] = pytest.StashKey()
+_TIMES: pytest.StashKey[Times] = pytest.StashKey()
 _HOST: pytest.StashKey[LeakCounter] = pytest.StashKey()
 _LEFT: pytest.StashKey[str] = pytest.StashKey()
 # How long a run's last processes may take to go, in seconds.
@@ -44,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--alone", choices=("no", "only"), help="leave the tests out that are marked `alone`, or run only them (default: run all)"
     )
+    parser.addoption("--times", action="store_true", help="tell at the end how long the tests of each directory took, and the longest files")
     parser.addoption(
         "--settle", type=float, default=_SETTLE_SECONDS, metavar="SECONDS", help="how long what a whole run left may take to go (default: %(default)s)"
     )
@@ -53,6 +56,9 @@ def pytest_configure(config: pytest.Config) -> None:
     become_subreaper()
     config.stash[_SKIPPED] = Skipped()
     config.pluginmanager.register(config.stash[_SKIPPED])
+    if config.getoption("--times"):
+        config.stash[_TIMES] = Times()
+        config.pluginmanager.register(config.stash[_TIMES])
 
 
 def _deals_out(config: pytest.Config) -> bool:
@@ -111,6 +117,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("unexpected skips (each fails the run)", red=True)
         for name in skipped:
             terminalreporter.line(name)
+    if times := config.stash.get(_TIMES, None):
+        terminalreporter.section("where the time went")
+        for line in times.lines():
+            terminalreporter.line(line)
     if left := config.stash.get(_LEFT, None):
         terminalreporter.section("left on the host by some test (fails the run)", red=True)
         terminalreporter.line(left)

@@ -51,6 +51,8 @@ def test_both_runs_pass_and_each_has_its_own_tests(tmp_path: Path) -> None:
     status, text = _run(tmp_path, {"alone": _ALONE, "beside": _BESIDE})
     assert status == 0, text
     assert text.count("1 passed") == 2 and "side by side: passed after" in text and "alone: passed after" in text
+    # Each says where its time went.
+    assert len(re.findall(r"\d s +1 tests  \S*test_(?:alone|beside)\.py$", text, re.M)) == 2 and len(re.findall("processors busy [0-9]+ %", text)) == 2
 
 
 @pytest.mark.parametrize(("mark", "told"), [("", "side by side: FAILED after"), ("@pytest.mark.alone\n", "alone: FAILED after")])
