@@ -23,16 +23,21 @@ def names() -> list[str]:
     return sorted(path.stem for path in SOURCES.glob("*.c") if path.stem != LAUNCHER)
 
 
-def build(name: str, directory: Path) -> Path:
-    """Compile one program into `directory` unless it is up to date there; returns the static binary."""
-    source = SOURCES / f"{name}.c"
-    binary = directory / name
-    newest = max(path.stat().st_mtime for path in (source, *SOURCES.glob("*.h")))
+def build(name: str, directory: Path = BUILT) -> Path:
+    """Compile one program of this directory as `compiled` does."""
+    return compiled(SOURCES / f"{name}.c", directory)
+
+
+def compiled(source: Path, directory: Path | None = None) -> Path:
+    """Compile a source into `directory` (default: one for its own directory) unless it is up to date there; the static binary. Raises BuildError."""
+    directory = directory or BUILT / source.parent.name
+    binary = directory / source.stem
+    newest = max(path.stat().st_mtime for path in (source, *source.parent.glob("*.h")))
     if binary.exists() and binary.stat().st_mtime > newest:
         return binary
     directory.mkdir(parents=True, exist_ok=True)
     # Several runs may build at once: each program appears whole or not at all.
-    part = directory / f".{name}.{os.getpid()}"
+    part = directory / f".{source.stem}.{os.getpid()}"
     done = subprocess.run(["gcc", *_CFLAGS, "-o", str(part), str(source)], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BuildError(done.stderr)

@@ -10,18 +10,20 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.fidelity import programs
 from tests.fidelity.apart import run_apart
 from tests.fidelity.harness import Harness, own_mount_namespace
 from tests.fidelity.livefork import Container, ForkError
 
 _SOURCES = Path(__file__).resolve().parent / "refused"
 _SECONDS = 10.0
+# A busy machine may take its time to start a program, as none does that a fork waits for.
+_READY_SECONDS = 60.0
 _REFUSED = 3
 
 
@@ -29,20 +31,12 @@ class NotRefusedError(Exception):
     """The fork went on, or ended otherwise than by a refusal in time."""
 
 
-def _build(program: str, directory: Path) -> Path:
-    binary = directory / program
-    directory.mkdir(parents=True, exist_ok=True)
-    source = _SOURCES / f"{program}.c"
-    subprocess.run(["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Werror", "-static", "-o", str(binary), str(source)], check=True)
-    return binary
-
-
 def _bring_about(source: Container, program: str) -> Callable[[int, list[Container]], None]:
     """Let the program go on while livefork is stopped, until it says that it is in its state."""
 
     def when_stopped(livefork: int, _: list[Container]) -> None:
         source.write("/tmp/fidelity/late", "late")
-        deadline = time.monotonic() + _SECONDS
+        deadline = time.monotonic() + _READY_SECONDS
         while source.read(f"/tmp/fidelity/{program}.late") is None and time.monotonic() < deadline:
             time.sleep(0.01)
         os.kill(livefork, signal.SIGCONT)
@@ -52,9 +46,9 @@ def _bring_about(source: Container, program: str) -> Callable[[int, list[Contain
 
 async def _refuse(program: str, mode: str, directory: Path, late: bool) -> str:
     async with Harness(directory) as harness:
-        image = harness.import_root(None, [_build(program, directory / "programs")])
+        image = harness.import_root(None, [programs.compiled(_SOURCES / f"{program}.c")])
         source = await harness.launch(image, [f"/fidelity/{program}", mode, *(["late"] if late else [])])
-        deadline = time.monotonic() + _SECONDS
+        deadline = time.monotonic() + _READY_SECONDS
         while source.read(f"/tmp/fidelity/{program}.ready") is None:
             if time.monotonic() > deadline:
                 raise NotRefusedError(f"{program} is not ready: {source.read(f'/tmp/fidelity/{program}.result')}")
@@ -79,7 +73,7 @@ async def _refuse(program: str, mode: str, directory: Path, late: bool) -> str:
 def refusal(program: str, mode: str, directory: Path, late: bool = False) -> str:
     """Why livefork refuses. Raises NotRefusedError."""
     try:
-        return run_apart("tests.fidelity.refusal", program, mode, directory, *(["late"] if late else []))
+        return run_apart("tests.fidelity.refusal", program, mode, directory, *(["late"] if late else []), seconds=2 * _READY_SECONDS)
     except AssertionError as error:
         raise NotRefusedError(str(error)) from None
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from engine import syscalls
@@ -17,6 +17,7 @@ from tests.fidelity.livefork import Container, ForkError
 
 pytestmark = [pytest.mark.root]
 
+_OUTSIDE = programs.SOURCES / "outside"
 _PROGRAM = "tcp_outside"
 _PORT = 18361
 _SECONDS = 20.0
@@ -40,17 +41,17 @@ async def _await_file(container: Container, suffix: str) -> None:
     raise AssertionError(f"the program is not {suffix} after {_SECONDS:.0f} s")
 
 
-def _build(source: Path, binary: Path) -> Path:
-    binary.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-static", "-o", str(binary), str(source)], check=True)
-    return binary
+async def _await_rest(container: Container, program: str) -> None:
+    """Until a program has come to its end, where it sleeps for ever; before that it only computes."""
+    for _ in range(int(_SECONDS / 0.05)):
+        if any(process.name() == program and process.status() == psutil.STATUS_SLEEPING for process in psutil.Process(container.pid).children()):
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{program} does not rest after {_SECONDS:.0f} s")
 
 
-async def _start(harness: Harness, directory: Path) -> Container:
-    binaries = [
-        _build(programs.SOURCES / "outside" / f"{_PROGRAM}.c", directory / _PROGRAM),
-        programs.build(programs.LAUNCHER, directory),
-    ]
+async def _start(harness: Harness) -> Container:
+    binaries = [programs.compiled(_OUTSIDE / f"{_PROGRAM}.c"), programs.build(programs.LAUNCHER)]
     image = harness.import_root(None, binaries)
     source = await harness.launch(image, [f"/fidelity/{programs.LAUNCHER}", f"/fidelity/{_PROGRAM}"])
     await _await_file(source, "listening")
@@ -59,7 +60,7 @@ async def _start(harness: Harness, directory: Path) -> Container:
 
 async def _fork_and_check(directory: Path, options: list[str]) -> None:
     async with Harness(directory) as harness:
-        source = await _start(harness, directory / "programs")
+        source = await _start(harness)
         unread, half = _connect(source, b"uunread bytes"), _connect(source, b"hhalf")
         others = [_connect(source, role) for role in (b"i", b"f", b"b")]
         half.shutdown(socket.SHUT_WR)
@@ -83,9 +84,9 @@ async def _fork_and_check(directory: Path, options: list[str]) -> None:
 async def _refuse(directory: Path, program: str, words: str, times: int) -> None:
     """What cannot be forked is refused by name before anything stops."""
     async with Harness(directory) as harness:
-        image = harness.import_root(None, [_build(programs.SOURCES / "outside" / f"{program}.c", directory / program)])
+        image = harness.import_root(None, [programs.compiled(_OUTSIDE / f"{program}.c")])
         source = await harness.launch(image, [f"/fidelity/{program}"])
-        await asyncio.sleep(0.5)
+        await _await_rest(source, program)
         with pytest.raises(ForkError) as refusal:
             await harness.fork(source)
         assert refusal.value.code == "unsupported"

@@ -15,7 +15,6 @@ from tests.fidelity import programs
 from tests.fidelity.apart import run_in_child
 from tests.fidelity.harness import Harness, finish
 from tests.fidelity.livefork import Container
-from tests.fidelity.test_outside import _build
 
 pytestmark = [pytest.mark.root]
 
@@ -34,10 +33,7 @@ async def _await_file(container: Container, suffix: str) -> None:
 
 async def _fork_and_check(directory: Path) -> None:
     async with Harness(directory) as harness:
-        binaries = [
-            _build(programs.SOURCES / "outside" / f"{_PROGRAM}.c", directory / "programs" / _PROGRAM),
-            programs.build(programs.LAUNCHER, directory / "programs"),
-        ]
+        binaries = [programs.compiled(programs.SOURCES / "outside" / f"{_PROGRAM}.c"), programs.build(programs.LAUNCHER)]
         source = await harness.launch(
             harness.import_root(None, binaries), [f"/fidelity/{programs.LAUNCHER}", f"/fidelity/{_PROGRAM}"]
         )

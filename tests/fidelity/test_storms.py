@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from engine.fork import ATTEMPTS
+from tests.fidelity import programs
 from tests.fidelity.apart import run_apart
 from tests.fidelity.harness import Harness, own_mount_namespace
 from tests.fidelity.livefork import Container, ForkError, ForkResult
@@ -26,14 +26,6 @@ _KINDS = (*re.findall(r'\{ "(\w+)", storm_', _SOURCE.read_text()), "all")
 _FORKS = 8
 _FORK_SECONDS = 20.0        # a fork of the wildest storm takes under a second on a quiet machine
 _BEAT_SECONDS = 20.0
-
-
-def _build(directory: Path) -> Path:
-    binary = directory / _SOURCE.stem
-    directory.mkdir(parents=True, exist_ok=True)
-    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-static", "-pthread"]
-    subprocess.run(["gcc", *flags, "-o", str(binary), str(_SOURCE)], check=True)
-    return binary
 
 
 async def _beats(container: Container) -> None:
@@ -58,7 +50,7 @@ async def _fork(harness: Harness, source: Container) -> ForkResult:
 
 async def _storm(kind: str, directory: Path) -> None:
     async with Harness(directory) as harness:
-        image = harness.import_root(None, [_build(directory / "programs")])
+        image = harness.import_root(None, [programs.compiled(_SOURCE)])
         source = await harness.launch(image, ["/fidelity/storm", kind])
         await _beats(source)
         failures = []

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.fidelity import programs
 from tests.fidelity.apart import run_apart
 from tests.fidelity.harness import Harness, own_mount_namespace
 from tests.fidelity.livefork import Container, ForkError
@@ -47,17 +47,8 @@ _MESSAGES = {
 }
 
 
-def _build(directory: Path) -> Path:
-    binary = directory / _SOURCE.stem
-    directory.mkdir(parents=True, exist_ok=True)
-    subprocess.run(
-        ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Werror", "-static", "-pthread", "-o", str(binary), str(_SOURCE)], check=True
-    )
-    return binary
-
-
-async def _launch(harness: Harness, mode: str, directory: Path) -> Container:
-    image = harness.import_root(None, [_build(directory / "programs")])
+async def _launch(harness: Harness, mode: str) -> Container:
+    image = harness.import_root(None, [programs.compiled(_SOURCE)])
     source = await harness.launch(image, ["/fidelity/task_states", mode])
     deadline = time.monotonic() + _READY_SECONDS
     while source.read("/tmp/fidelity/task_states.ready") is None:
@@ -68,7 +59,7 @@ async def _launch(harness: Harness, mode: str, directory: Path) -> Container:
 
 async def _refuse(mode: str, directory: Path) -> None:
     async with Harness(directory) as harness:
-        source = await _launch(harness, mode, directory)
+        source = await _launch(harness, mode)
         await asyncio.sleep(0.2)  # "dispatch" and "vdso" are ready just before they are in their state
         with pytest.raises(ForkError) as failure:
             await harness.fork(source)
@@ -80,7 +71,7 @@ async def _refuse(mode: str, directory: Path) -> None:
 async def _all_at_once(directory: Path) -> None:
     """However many share memory, a fork waits for them together."""
     async with Harness(directory) as harness:
-        source = await _launch(harness, "memories", directory)
+        source = await _launch(harness, "memories")
         started = time.monotonic()
         with pytest.raises(ForkError) as failure:
             await harness.fork(source)
@@ -92,7 +83,7 @@ async def _all_at_once(directory: Path) -> None:
 async def _too_many_queued(directory: Path) -> None:
     """What would take long to read is refused at once."""
     async with Harness(directory) as harness:
-        source = await _launch(harness, "queued_more", directory)
+        source = await _launch(harness, "queued_more")
         started = time.monotonic()
         with pytest.raises(ForkError, match=r"\(task_states\) has more than 8192 pending signals; let it take some") as failure:
             await harness.fork(source)
@@ -104,7 +95,7 @@ async def _too_many_queued(directory: Path) -> None:
 async def _queued(directory: Path) -> None:
     """As many pending signals as a fork takes: all kept, in their order, without the source noticing, and read in a bounded time."""
     async with Harness(directory) as harness:
-        source = await _launch(harness, "queued", directory)
+        source = await _launch(harness, "queued")
         result = await harness.fork(source)
         assert result.phases["captured"] - result.phases["frozen"] < _QUEUED_MS, result.phases
         for container, side in ((result.branches[0], "branch"), (source, "source")):
@@ -119,7 +110,7 @@ async def _queued(directory: Path) -> None:
 async def _ends(directory: Path) -> None:
     """Processes that end in the branch while livefork still lets their threads go: the fork succeeds, and they are zombies in the branch alone."""
     async with Harness(directory) as harness:
-        source = await _launch(harness, "ends", directory)
+        source = await _launch(harness, "ends")
         make_root = harness.branch_root
 
         def with_mark(parent: Container, branch: Container) -> int:
@@ -148,7 +139,7 @@ def _states_of_children(container: Container) -> list[str]:
 
 async def _storm(directory: Path) -> None:
     async with Harness(directory) as harness:
-        source = await _launch(harness, "storm", directory)
+        source = await _launch(harness, "storm")
         for _ in range(_STORM_FORKS):
             result = await harness.fork(source)
             assert result.branches[0].alive
@@ -192,7 +183,7 @@ async def _waits(directory: Path) -> None:
     """What is left of a wait is unknown when a busy machine took the processor away from the thread just as it was frozen: hence the attempts."""
     async with Harness(directory) as harness:
         for _ in range(_WAIT_ATTEMPTS):
-            source = await _launch(harness, "waits", directory)
+            source = await _launch(harness, "waits")
             await asyncio.sleep(_WAIT_SECONDS / 2)
             branch = (await harness.fork(source)).branches[0]
             times = [await _waited(branch, which) for which in range(_WAITS)]
