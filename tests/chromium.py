@@ -6,9 +6,10 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-_PROGRAM = "/usr/bin/chromium"
+_PROGRAM = Path(__file__).with_suffix(".sh")
 # No sandbox: the tests run as root, where Chromium refuses it. The pages under test are our own.
 _OPTIONS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--force-color-profile=srgb")
 
