@@ -20,7 +20,7 @@ from engine.config import Config
 from portal.app import Options
 from tests.pages.chromium import Chromium
 from tests.portal.browsing import Browsing
-from tests.portal.conftest import Portal, config, options, plain_config, quick_hashes, served  # noqa: F401
+from tests.portal.conftest import Portal, config, plain_config, quick_hashes, served  # noqa: F401
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.front import Front
 
@@ -30,6 +30,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(here) and item.get_closest_marker("asyncio") is not None:
             item.add_marker(pytest.mark.asyncio(loop_scope="module"), append=False)
+
+
+@pytest.fixture
+def options() -> Options:
+    """As patient as a portal is: none of these tests has a slow engine, but a machine that draws pages is slow at times."""
+    return Options()
 
 
 @pytest_asyncio.fixture(loop_scope="module")
