@@ -39,6 +39,13 @@ class Desk:
         assert status == 0, f"{script!r}: status {status}\n{err.decode()}"
         return out.decode()
 
+    async def viewer(self, seconds: float, **settings: Any) -> dict[str, Any]:
+        """What a viewer of the stream sees in so many seconds: {"sizes", "frames", "came"}."""
+        argv = ["/opt/selkies/bin/python3", "-", str(seconds), json.dumps(settings)]
+        status, out, err = await self.client.run(self.ref, argv, stdin=(GUEST / "viewer.py").read_bytes())
+        assert status == 0, err.decode()
+        return json.loads(out)
+
     async def window(self, title: str) -> dict[str, Any]:
         """The window whose title contains `title`, once there is one; in front, with the keyboard."""
         found = await eventually(f"a window {title}", lambda: self.listed(title))

@@ -56,7 +56,9 @@ async def test_text_in_layouts_that_are_unlike(desk: Desk, layout: str, count: i
     # In lines: an editor lays out one endless line anew for each character.
     text = ((WORDS + "\n") * 100)[:count]
     await desk.editor()
-    await desk.act({"action": "type", "text": text, "delay_ms": delay})
+    # In parts: a busy machine needs more than a batch may take for the layouts that borrow most.
+    for begin in range(0, count, 2500):
+        await desk.act({"action": "type", "text": text[begin : begin + 2500], "delay_ms": delay})
     assert await desk.saved() == text
     assert await mapping(desk) == before, "what was borrowed was given back"
 
@@ -73,8 +75,7 @@ async def test_each_of_four_layouts_in_use(desk: Desk, group: int) -> None:
     assert (await desk.act({"action": "get_clipboard"}))["results"][0]["text"] == WORDS
 
 
-@pytest.mark.parametrize("layout", ["us", "fr", "de(neo)", "tr", "ru"])
-@pytest.mark.parametrize("locked", [CAPS, NUM, CAPS | NUM, LEVEL_3, CAPS | LEVEL_3], ids=["caps", "num", "caps-num", "level3", "caps-level3"])
+@pytest.mark.parametrize(("layout", "locked"), [("us", CAPS), ("fr", CAPS | NUM), ("de(neo)", LEVEL_3), ("tr", CAPS | LEVEL_3), ("ru", NUM)])
 async def test_text_is_the_same_whatever_is_locked(desk: Desk, layout: str, locked: int) -> None:
     await use(desk, layout)
     await desk.editor()
