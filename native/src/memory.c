@@ -304,6 +304,9 @@ int memory_scan_pages(struct process *process, struct error *err)
             return fail_errno(err, "%s: PAGEMAP_SCAN failed (Linux 6.7 or newer is needed)", process_label(process));
         for (int i = 0; i < count; i++)
             clip_region(map, &regions[i], &at);
+        /* After more than 511 regions the kernel may tell an end that it has been past, and would tell what follows it once more. */
+        if (count > 0 && regions[count - 1].end > walked)
+            walked = regions[count - 1].end;
         if (walked <= start)
             break;
     }
