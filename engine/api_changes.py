@@ -14,7 +14,7 @@ from engine.api_files import FileRoutes
 from engine.changes import Comparison, compare_file
 from engine.errors import Conflict, LimitReached, from_oserror
 from engine.manager import Manager
-from engine.query import base_of, path_of
+from engine.query import base_of, path_of, switch
 from engine.views import View
 from engine.workspace import Workspace
 
@@ -36,11 +36,11 @@ class ChangeRoutes:
 
     async def _compare(self, request: web.Request) -> web.StreamResponse:
         workspace = self._manager.find(request.match_info["ref"])
-        base = self._base(workspace, request)
+        base, own = self._base(workspace, request), switch(request, "own")
         if self._under_way >= _AT_ONCE:
             raise LimitReached(f"{_AT_ONCE} comparisons are under way; try again")
         self._under_way += 1
-        comparing = self._lines(workspace, base)
+        comparing = self._lines(workspace, base, own)
         try:
             # The first lines before the answer begins: what fails at once is told as an error.
             batch = await self._step(workspace, comparing)
@@ -58,14 +58,14 @@ class ChangeRoutes:
     async def _step(self, workspace: Workspace, comparing: Iterator[str]) -> list[str]:
         return await self._files.in_thread(workspace, lambda: list(itertools.islice(comparing, _BATCH)))
 
-    def _lines(self, workspace: Workspace, base: Workspace | None) -> Generator[str, None, None]:
+    def _lines(self, workspace: Workspace, base: Workspace | None, own: bool) -> Generator[str, None, None]:
         """Change objects and last the `done` object, each a line."""
         with explained_comparison(workspace), self._view(base, workspace) as before, self._view(workspace, workspace) as after:
-            comparison = Comparison(before, after)
+            comparison = Comparison(before, after, own=own)
             count = 0
             for count, change in enumerate(comparison, 1):
                 yield json.dumps(change) + "\n"
-            done = {"base": base.id if base is not None else None, "changes": count, "truncated": comparison.truncated}
+            done = {"base": base.id if base is not None else None, "changes": count, "own": comparison.owned, "truncated": comparison.truncated}
             yield json.dumps({"done": done}) + "\n"
 
     async def _compare_file(self, request: web.Request) -> web.Response:

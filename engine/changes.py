@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from engine.errors import Conflict, LimitReached, NotFound
 from engine.files import encoded, kind_of, shown
+from engine.own_files import is_own
 from engine.views import MOST_NAMES, Directory, Node, View
 
 _MOST_LOOKED_AT = 200_000
@@ -23,28 +25,61 @@ _DIFF_SECONDS = 5.0
 _OWN = b"run/tclone"
 
 
-class Comparison:
-    """One comparison. Iterate over the change objects; then `truncated` says whether there is more."""
+@dataclass(frozen=True)
+class _Place:
+    """A directory to be compared, by its path from the root without a slash before it."""
 
-    def __init__(self, before: View, after: View) -> None:
+    path: bytes
+    whole: bool
+    before: bool | None
+    after: bool | None
+
+
+def _ways(paths: Iterable[bytes]) -> dict[bytes, set[bytes]]:
+    """The names that lead to absolute paths, by the directory (as in _Place) that each is in."""
+    ways: dict[bytes, set[bytes]] = {}
+    for path in paths:
+        walked = b""
+        for name in [part for part in path.split(b"/") if part]:
+            ways.setdefault(walked, set()).add(name)
+            walked = walked + b"/" + name if walked else name
+    return ways
+
+
+class Comparison:
+    """One comparison. Iterate over the change objects; then `truncated` says whether there is more.
+
+    `below`: only what is at or below these absolute paths, and the directories on the way to them, is looked at. `own`: what the desktop
+    writes by itself is told, too; `owned` counts it either way.
+    """
+
+    def __init__(self, before: View, after: View, *, below: Iterable[bytes] = (b"/",), own: bool = True) -> None:
         self._before = before
         self._after = after
+        self._chosen = set(below)
+        self._ways = _ways(self._chosen)
+        self._own = own
         self._looked_at = 0
         self._told = 0
         self._budget = _COMPARED_BYTES
+        self.owned = 0
         self.truncated = False
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        # Paths, and on which side the image's part of that directory shows: None where there is no such directory at all.
-        pending: list[tuple[bytes, bool | None, bool | None]] = [(b"", True, True)]
+        # Paths; whether everything in there is of interest; and on which side the image's part of that directory shows: None where there is no
+        # such directory at all.
+        pending: list[_Place] = [_Place(b"", b"/" in self._chosen, True, True)]
         while pending:
-            path, *lowers = pending.pop()
+            place = pending.pop()
             sides: list[Directory | None] = []
             try:
-                for view, lower in zip((self._before, self._after), lowers, strict=True):
-                    sides.append(None if lower is None else view.directory(path, lower))
-                below: list[tuple[bytes, bool | None, bool | None]] = []
-                for change in self._directory(path, sides[0], sides[1], below):
+                for view, lower in ((self._before, place.before), (self._after, place.after)):
+                    sides.append(None if lower is None else view.directory(place.path, lower))
+                below: list[_Place] = []
+                for change in self._directory(place, sides[0], sides[1], below):
+                    self.owned += change["own"]
+                    if change["own"] and not self._own:
+                        continue
                     self._told += 1
                     if self._told > _MOST_TOLD or self._looked_at > _MOST_LOOKED_AT:
                         self.truncated = True
@@ -59,11 +94,10 @@ class Comparison:
                     if side is not None:
                         side.close()
 
-    def _directory(
-        self, path: bytes, before: Directory | None, after: Directory | None, below: list[tuple[bytes, bool | None, bool | None]]
-    ) -> Iterator[dict[str, Any]]:
-        for name in self._names(before, after):
-            where = path + b"/" + name if path else name
+    def _directory(self, place: _Place, before: Directory | None, after: Directory | None, below: list[_Place]) -> Iterator[dict[str, Any]]:
+        names = self._names(before, after) if place.whole else sorted(self._ways.get(place.path, ()))
+        for name in names:
+            where = place.path + b"/" + name if place.path else name
             if where == _OWN:
                 continue
             self._looked_at += 1
@@ -77,7 +111,8 @@ class Comparison:
                 yield _change(where, old, new)
             if new is not None and new.directory:
                 here = old is not None and old.directory
-                below.append((where, old.lower if here and old is not None else None, new.lower))
+                whole = place.whole or b"/" + where in self._chosen
+                below.append(_Place(where, whole, old.lower if here and old is not None else None, new.lower))
 
     def _names(self, before: Directory | None, after: Directory | None) -> list[bytes]:
         """What may differ: all that one of the uppers has, and all of the image where only one side shows it."""
@@ -136,6 +171,7 @@ def _change(path: bytes, old: Node | None, new: Node | None) -> dict[str, Any]:
         "change": "added" if old is None else "deleted" if new is None else "changed",
         "path": shown(b"/" + path), "encoded": encoded(b"/" + path), "kind": kind_of(node.status.st_mode),
         "size": new.status.st_size if new is not None else None, "before": old.status.st_size if old is not None else None,
+        "own": is_own(b"/" + path),
     }  # fmt: skip
 
 

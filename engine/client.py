@@ -243,9 +243,9 @@ class EngineClient:
         async with self._request("PUT", _file_path(ref, "/file", path, overwrite=int(overwrite)), data=body, headers=headers) as answer:
             return await answer.json()
 
-    async def changes(self, ref: str, base: str = "parent") -> AsyncIterator[dict[str, Any]]:
-        """What differs from `parent`, `image` or another workspace: change objects, the last one {"done": {…}}."""
-        async for line in self._lines(_path(ref, f"/diff?base={quote(base, safe='')}"), None, "GET"):
+    async def changes(self, ref: str, base: str = "parent", *, own: bool = False) -> AsyncIterator[dict[str, Any]]:
+        """What differs from `parent`, `image` or another workspace: change objects, the last one {"done": {…}}. `own`: also what the desktop writes by itself."""
+        async for line in self._lines(_path(ref, f"/diff?base={quote(base, safe='')}&own={int(own)}"), None, "GET"):
             yield line
 
     async def compare_file(self, ref: str, path: bytes | str, base: str = "parent") -> dict[str, Any]:

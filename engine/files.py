@@ -213,6 +213,20 @@ def open_file(workspace: Workspace, path: bytes) -> int:
             os.close(probe)
 
 
+@contextlib.contextmanager
+def in_place_of(parent: int, name: bytes) -> Iterator[bytes]:
+    """A name to make something under, in the open directory `parent`; with the block's end it takes `name` from whatever has it. Nothing is left of a failure."""
+    # Nobody in the workspace can guess it, and be there first.
+    temporary = b".tclone-new." + os.urandom(6).hex().encode()
+    try:
+        yield temporary
+        os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary, dir_fd=parent)
+        raise
+
+
 @dataclass
 class Upload:
     """A file that is being written. It has no name until `commit`, so that nobody sees half of it and nothing is left of a failure."""
@@ -265,13 +279,8 @@ class Upload:
                 if not self.overwrite:
                     raise
                 _existing(self.parent, name, self.workspace, self.path, True)
-                temporary = b".tclone-upload." + os.urandom(6).hex().encode()
-                self._link(temporary)
-                try:
-                    os.rename(temporary, name, src_dir_fd=self.parent, dst_dir_fd=self.parent)
-                except BaseException:
-                    os.unlink(temporary, dir_fd=self.parent)
-                    raise
+                with in_place_of(self.parent, name) as temporary:
+                    self._link(temporary)
             return _entry(name, "file", os.fstat(self.fd))
 
     def _link(self, name: bytes) -> None:

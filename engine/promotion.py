@@ -1,6 +1,6 @@
 """Chosen files of one workspace made those of another: a branch is kept for what it found, the rest of it thrown away.
 
-What there is to do is what a comparison finds under the chosen paths (engine/changes.py). It is written into the running workspace as
+What there is to do is what a comparison of the chosen paths finds (engine/changes.py). It is written into the running workspace as
 an upload is (engine/files.py): each file whole or not at all, under the name that the kernel's walk inside its root leads to. Nothing
 is written before everything has been looked at, so that what would be lost is told first.
 
@@ -93,7 +93,7 @@ class Promotion:
 
     def plan(self) -> None:
         """Find the steps and what stands against each. Raises LimitReached for more than can be told, Conflict when a chosen path is on neither side."""
-        comparison = Comparison(self._before, self._after)
+        comparison = Comparison(self._before, self._after, below=self._chosen)
         added: dict[bytes, Step] = {}
         for change in comparison:
             path = unquote_to_bytes(change["encoded"])
@@ -103,7 +103,7 @@ class Promotion:
             elif step.kind == "directory" and step.change == "added":
                 added[path] = step
         if comparison.truncated:
-            raise LimitReached("the two workspaces differ in more than can be compared; copy single files with `tclone cp`")
+            raise LimitReached("what was chosen differs in more than can be compared; choose less at once")
         for chosen in sorted(self._chosen):
             self._must_exist(chosen)
         # Directories on the way to what was chosen.
@@ -214,15 +214,9 @@ class Promotion:
         if not goal:
             raise Conflict(f"{shown(path)} went away meanwhile; try again")
         with parent_of(self._target, path) as (parent, name):
-            temporary = b".tclone-link." + os.urandom(6).hex().encode()
-            os.symlink(goal, temporary, dir_fd=parent)
-            try:
+            with files.in_place_of(parent, name) as temporary:
+                os.symlink(goal, temporary, dir_fd=parent)
                 os.chown(temporary, status.st_uid, status.st_gid, dir_fd=parent, follow_symlinks=False)
-                os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary, dir_fd=parent)
-                raise
 
     def _directory(self, path: bytes, status: os.stat_result) -> None:
         with parent_of(self._target, path) as (parent, name):

@@ -104,10 +104,10 @@ class Inside:
 
     # Changes
 
-    async def changes(self, identity: str, base: str) -> AsyncIterator[dict[str, Any]]:
-        """Change objects; the last is {"done": {…}}."""
+    async def changes(self, identity: str, base: str, own: bool) -> AsyncIterator[dict[str, Any]]:
+        """Change objects; the last is {"done": {…}}. `own`: those of what the desktop writes by itself, too."""
         with translated():
-            async with contextlib.aclosing(self._node.client.changes(identity, base)) as found:
+            async with contextlib.aclosing(self._node.client.changes(identity, base, own=own)) as found:
                 async for item in found:
                     yield _object(item)
 

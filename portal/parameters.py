@@ -33,6 +33,7 @@ def flag(text: str) -> Parameter:
 
 PATH = {"path": Parameter("absolute path inside, percent-encoded bytes", _ABSOLUTE, required=True)}
 BASE = {"base": Parameter("`parent`, `image` or the id of a workspace of the same image", _BASE)}
+OWN = {"own": flag("also what the desktop writes by itself: logs, caches, the browser's profile")}
 # Parts of paths, by their names in the routes; all others are words of any kind.
 PARTS: dict[str, dict[str, Any]] = {
     "id": {"type": "string", "pattern": "^ws-[0-9]{1,18}$"},

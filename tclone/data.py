@@ -176,13 +176,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Change:
-    """A file that differs from the base's. `change`: added, changed or deleted; sizes in bytes, None where there is none."""
+    """A file that differs from the base's. `change`: added, changed or deleted; sizes in bytes, None where there is none; `own`: the desktop writes it by itself."""
 
     change: str
     path: bytes
     kind: str
     size: int | None
     before: int | None
+    own: bool
 
 
 @dataclass(frozen=True)

@@ -80,17 +80,20 @@ class Files:
         """Copy a file in, in pieces."""
         return await self._put(path, lambda: _pieces_of(Path(source)), overwrite)
 
-    async def diff(self, base: str = "parent") -> builtins.list[Change]:
-        """Files that differ from `parent`, `image` or, by its id, another workspace of the same image. Raises Conflict when there are too many to tell."""
+    async def diff(self, base: str = "parent", *, own: bool = False) -> builtins.list[Change]:
+        """Files that differ from `parent`, `image` or, by its id, another workspace of the same image. Raises Conflict when there are too many to tell.
+
+        `own`: also what the desktop writes by itself: logs, caches, the browser's profile.
+        """
         found: builtins.list[Change] = []
-        async for line in self._transport.lines(self._base + "/diff", {"base": base}):
+        async for line in self._transport.lines(self._base + "/diff", {"base": base, "own": int(own)}):
             if "done" in line:
                 if line["done"]["truncated"]:
                     raise Conflict(f"{self._workspace.id}: {_TRUNCATED}", code="conflict")
                 return found
             if "error" in line:
                 raise Internal(f"{self._workspace.id}: {line['error'].get('message')}")
-            found.append(Change(line["change"], unquote_to_bytes(line["encoded"]), line["kind"], line["size"], line["before"]))
+            found.append(Change(line["change"], unquote_to_bytes(line["encoded"]), line["kind"], line["size"], line["before"], line["own"]))
         raise Internal(f"{self._workspace.id}: the list of changes broke off")
 
     async def compare(self, path: str | bytes, base: str = "parent") -> str:

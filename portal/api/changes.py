@@ -10,12 +10,12 @@ from aiohttp import hdrs, web
 
 from engine.errors import Conflict
 from engine.promotion import MOST_PATHS
-from engine.query import base_of, path_of
+from engine.query import base_of, path_of, switch
 from portal import audit
 from portal.bodies import Body
 from portal.feed import Feed
 from portal.inside import Inside
-from portal.parameters import BASE, PATH
+from portal.parameters import BASE, OWN, PATH
 from portal.principal import Scope
 from portal.routes import LONGEST_TEXT_BODY, Call, Route, Router
 
@@ -45,7 +45,7 @@ class Changes:
     def routes(self) -> list[Route]:
         one = "/workspaces/{id}"
         return [
-            Route("GET", one + "/diff", Scope.READ, self._changes, "What differs", answers={200: "NDJSON of changes, last `done`"}, content=("application/x-ndjson",), query=BASE),
+            Route("GET", one + "/diff", Scope.READ, self._changes, "What differs", answers={200: "NDJSON of changes, last `done`"}, content=("application/x-ndjson",), query=BASE | OWN),
             Route("GET", one + "/diff/file", Scope.READ, self._compare, "One file's difference", answers={200: "the difference"},
                   query=PATH | BASE),
             Route("POST", one + "/promote", Scope.CONTROL, self._promote, "Make chosen files those of another workspace", body=Promote,
@@ -58,7 +58,7 @@ class Changes:
         return base if base in _NO_WORKSPACE else self._router.enter(call.principal, base, Scope.READ)
 
     async def _changes(self, call: Call) -> web.StreamResponse:
-        found = self._inside.changes(call.workspace, self._base(call))
+        found = self._inside.changes(call.workspace, self._base(call), switch(call.request, "own"))
         try:
             # Before the answer begins, so that what fails at once is told as an error.
             first = await anext(found)

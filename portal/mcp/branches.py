@@ -96,12 +96,13 @@ def add(server: MCPServer, find: Find) -> None:
         branch: Branch,
         base: Annotated[str, Field(max_length=200, description="`parent`, `image`, or the id or name of another branch of the same image")] = "parent",
         path: Annotated[str | None, Field(max_length=4095, description="one file: its differences line by line")] = None,
+        own: Annotated[bool, Field(description="also what the desktop writes by itself: logs, caches, the browser's profile")] = False,
     ) -> CallToolResult:
         """Tell which files differ from the branch's parent, its image or another branch; with a path, how that file differs."""
         caller, query = find(ctx), {"base": base}
         if path is not None:
             return answer(branch, await caller.json("GET", f"/workspaces/{branch}/diff/file", query={**query, "path": path}), base=base)
-        changes, more = await caller.lines(f"/workspaces/{branch}/diff", _MOST_CHANGES, query)
+        changes, more = await caller.lines(f"/workspaces/{branch}/diff", _MOST_CHANGES, {**query, "own": int(own)})
         told = [change for change in changes if "done" not in change]
         summary = changes[-1]["done"] if changes and "done" in changes[-1] else {}
         return answer(branch, base=base, changes=told, truncated=more or bool(summary.get("truncated")))

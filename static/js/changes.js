@@ -3,7 +3,6 @@
 import { button, h, icon } from "./dom.js";
 import { size } from "./format.js";
 import { compare, compareFile, decoded, download, one } from "./inside.js";
-import { isOwn } from "./own_files.js";
 import { Note, panelHead } from "./panel.js";
 import { Chosen, openPromote } from "./promote.js";
 import { snippet } from "./snippets.js";
@@ -36,7 +35,7 @@ export class ChangesPanel {
 
   constructor({ id }) {
     this.id = id;
-    this.#same = snippet(() => ({ method: "GET", path: `${one(id)}/diff?base=${this.#base}` }));
+    this.#same = snippet(() => ({ method: "GET", path: `${one(id)}/diff?base=${this.#base}${this.#all ? "&own=1" : ""}` }));
     const refresh = button(words.refresh, { iconName: "reload", iconOnly: true, caption: words.refreshCaption, kind: "quiet", on: () => this.#compareWith(this.#base) });
     const base = h("div", { className: "base" }, h("label", { htmlFor: "changes-base", textContent: words.against }), this.#select);
     this.element = h("section", { className: "changes-panel" }, panelHead(words.title, refresh), base, this.#meaning, this.#note.element, this.#own, this.#chosen.element, this.#list, this.#file, this.#same.element);
@@ -84,7 +83,7 @@ export class ChangesPanel {
     this.#chosen.reset(null);
     this.#note.say(words.comparing);
     try {
-      const found = await compare(this.id, base);
+      const found = await compare(this.id, base, this.#all);
       if (number !== this.#loading) return;
       this.#found = found;
       this.#render();
@@ -95,13 +94,11 @@ export class ChangesPanel {
 
   #render() {
     const { done } = this.#found;
-    const own = this.#found.changes.filter(({ path }) => isOwn(path));
-    const hidden = this.#all ? [] : own;
     // What somebody did comes first, so that none of it falls off the end.
-    const changes = [...this.#found.changes.filter(({ path }) => !isOwn(path)), ...(this.#all ? own : [])];
-    this.#own.hidden = !this.#all && !hidden.length;
+    const changes = this.#found.changes.toSorted((one, other) => one.own - other.own);
+    this.#own.hidden = !done.own;
     this.#own.replaceChildren(
-      h("span", { textContent: this.#all ? words.ownShown : words.ownHidden(hidden.length) }),
+      h("span", { textContent: this.#all ? words.ownShown : words.ownHidden(done.own) }),
       button(this.#all ? common.hide : words.show, { kind: "small", on: () => this.#showOwn(!this.#all) }),
     );
     const count = (kind) => changes.filter(({ change }) => change === kind).length;
@@ -111,9 +108,9 @@ export class ChangesPanel {
     this.#list.replaceChildren(...changes.slice(0, MOST_SHOWN).map((change) => this.#row(change)));
   }
 
-  #showOwn(all) {
+  async #showOwn(all) {
     this.#all = all;
-    this.#render();
+    await this.#compareWith(this.#base);
     this.#own.querySelector("button")?.focus();
   }
 

@@ -16,9 +16,9 @@ export const remove = (id, path, recursive) => request("DELETE", `${one(id)}/fil
 export const compareFile = (id, path, base) => request("GET", `${one(id)}/diff/file?path=${path}&base=${encodeURIComponent(base)}`);
 export const terminalAddress = (id) => `wss://${location.host}${one(id)}/terminal`;
 
-/** `{changes, done}` */
-export async function compare(id, base) {
-  const text = await request("GET", `${one(id)}/diff?base=${encodeURIComponent(base)}`);
+/** `{changes, done}`; with `own` what the desktop writes by itself is among the changes, too. */
+export async function compare(id, base, own) {
+  const text = await request("GET", `${one(id)}/diff?base=${encodeURIComponent(base)}${own ? "&own=1" : ""}`);
   const lines = text.trim().split("\n").map((line) => JSON.parse(line));
   const done = lines.pop()?.done;
   if (!done) throw new ApiError(0, "cut", words.cut);

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from urllib.parse import unquote
 
 import pytest
 
 from engine.client import EngineClient
 from engine.errors import Conflict, LimitReached, NotFound
+from engine.own_files import is_own
 from tests.engine.support import IMAGE
 
 
@@ -70,6 +72,35 @@ async def test_a_branch_against_its_parent_and_its_sibling(client: EngineClient,
     assert against_image["/work/keep"] == against_image["/work/1"] == "added" and "/work/2" not in against_image
     await client.remove(workspace)
     assert await changes(client, one, below="/work") == against_image
+
+
+async def test_what_the_desktop_writes_by_itself_is_told_when_asked_for(client: EngineClient, workspace: str) -> None:
+    branch = (await client.fork(workspace))["branches"][0]["id"]
+    own = ["/home/u/.cache/a", "/tmp/selkies_web1/a", "/var/log/a", "/root/.xsession-errors"]
+    made = ["/home/u/.cached", "/tmp/selkies.txt", "/var/logs", "/root/xsession-errors", "/tmp/a\n/var/log/a"]
+    for path in own + made:
+        await sh(client, branch, f"mkdir -p \"$(dirname '{path}')\"; echo x > '{path}'")
+    told = [item async for item in client.changes(branch)]
+    everything = [item async for item in client.changes(branch, own=True)]
+    paths = {unquote(item["encoded"]) for item in told[:-1]}
+    assert paths >= set(made) and not paths & set(own) and not any(item["own"] for item in told[:-1])
+    assert {unquote(item["encoded"]) for item in everything[:-1] if item["own"]} >= set(own)
+    assert [item for item in everything[:-1] if not item["own"]] == told[:-1]
+    hidden = len(everything) - len(told)
+    assert hidden >= len(own)
+    assert told[-1]["done"] == {"base": workspace, "changes": len(told) - 1, "own": hidden, "truncated": False}
+    assert everything[-1]["done"] == {"base": workspace, "changes": len(everything) - 1, "own": hidden, "truncated": False}
+
+
+@pytest.mark.parametrize(
+    ("path", "own"),
+    [(b"/var/log", True), (b"/var/log/x/y", True), (b"/var/logs", False), (b"/srv/var/log", False), (b"/run", True), (b"/runner", False), (b"/tmp", True),
+     (b"/tmp/.X11-unix/X1", True), (b"/tmp/.X1-lock", True), (b"/tmp/.X-lock", False), (b"/tmp/notes", False), (b"/home/a/.cache", True), (b"/home/a/b/.cache", False),
+     (b"/home/a/.config/chromium/Default", True), (b"/home/a/.config/code", False), (b"/home/a/.Xauthority", True), (b"/home/a/.Xauthority/b", False),
+     (b"/home/\xff\n/.cache/x\n", True), (b"/tmp/x\n", False), (b"/tmp\n", False), (b"/root/.local/share/recently-used.xbel.TMP1", True)],
+)  # fmt: skip
+def test_which_files_are_the_desktops(path: bytes, own: bool) -> None:
+    assert is_own(path) is own
 
 
 async def test_one_file_as_a_unified_difference(client: EngineClient, workspace: str) -> None:

@@ -66,7 +66,7 @@ async def test_a_file_is_replaced_only_when_asked_and_keeps_its_owner_and_mode(c
     assert await read(client, workspace, "/etc/thing") == (200, b"old\n")
     entry = await client.write_file(workspace, "/etc/thing", b"new", overwrite=True)
     assert (entry["uid"], entry["mode"]) == (0, 0o640)
-    assert await sh(client, workspace, "cat /etc/thing; ls -A /etc | grep -c tclone-upload || true") == "new0\n"
+    assert await sh(client, workspace, "cat /etc/thing; ls -A /etc | grep -c tclone- || true") == "new0\n"
     with pytest.raises(NotFound, match="/nowhere/x"):
         await client.write_file(workspace, "/nowhere/x", b"")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.client import EngineClient
-from engine.errors import BadRequest, Conflict, NotFound
+from engine.errors import BadRequest, Conflict, LimitReached, NotFound
 from tests.engine.support import IMAGE
 
 
@@ -90,6 +90,20 @@ async def test_a_grandchild_whose_parent_has_gone(client: EngineClient) -> None:
     await sh(client, grandchild, "echo 2 > /a; echo 2 > /b")
     await sh(client, source, "echo 3 > /b")
     assert outcomes(await client.promote(grandchild, ["/a", "/b"], into=source, dry_run=True)) == {"/a": ("changed", "planned"), "/b": ("changed", "conflict")}
+
+
+async def test_what_was_not_chosen_is_not_looked_at(client: EngineClient) -> None:
+    """However much of the rest differs; and a name that begins like a chosen one is another."""
+    source, branch = await pair(client, "mkdir -p /work/p /work/pp; echo 1 > /work/p/a; echo 1 > /work/pp/a; ln -s p /work/l")
+    await sh(client, branch, "mkdir /work/many; cd /work/many; i=0; while [ $i -lt 21000 ]; do : > $i; i=$((i+1)); done")
+    await sh(client, branch, "cd /work; echo 2 > p/a; echo 2 > pp/a; ln -sfn pp l; mkdir -p new/deep; echo 2 > new/deep/f; echo 2 > new/no")
+    assert outcomes(await client.promote(branch, ["/work/p", "/work/l", "/work/new/deep/f"])) == {
+        "/work/p/a": ("changed", "done"), "/work/l": ("changed", "done"), "/work/new": ("added", "done"), "/work/new/deep": ("added", "done"),
+        "/work/new/deep/f": ("added", "done"),
+    }  # fmt: skip
+    assert await sh(client, source, "cd /work; cat p/a pp/a new/deep/f; readlink l; ls -A . new") == "2\n1\n2\npp\n.:\nl\nnew\np\npp\n\nnew:\ndeep\n"
+    with pytest.raises(LimitReached, match="choose less"):
+        await client.promote(branch, ["/work"])
 
 
 async def test_links_of_either_side_lead_nowhere_outside(client: EngineClient) -> None:

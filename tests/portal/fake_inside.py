@@ -12,8 +12,9 @@ from urllib.parse import quote, unquote, unquote_to_bytes
 from aiohttp import WSMsgType, web
 
 from engine.errors import Conflict, NotFound
+from engine.own_files import is_own
 
-CHANGES = [
+CHANGES: list[dict[str, Any]] = [
     {"change": "added", "path": "/home/user/new.txt", "encoded": "/home/user/new.txt", "kind": "file", "size": 120, "before": None},
     {"change": "changed", "path": "/home/user/notes.txt", "encoded": "/home/user/notes.txt", "kind": "file", "size": 64, "before": 60},
     {"change": "changed", "path": "/var/log/desktop/stream.log", "encoded": "/var/log/desktop/stream.log", "kind": "file", "size": 900, "before": 10},
@@ -21,6 +22,10 @@ CHANGES = [
     {"change": "added", "path": "/tmp/selkies_web1/jsdb/a.json", "encoded": "/tmp/selkies_web1/jsdb/a.json", "kind": "file", "size": 9, "before": None},
     {"change": "deleted", "path": "/home/user/old", "encoded": "/home/user/old", "kind": "directory", "size": None, "before": 4096},
 ]
+for change in CHANGES:
+    change["own"] = is_own(str(change["path"]).encode())
+# Those that somebody made.
+MADE = [change for change in CHANGES if not change["own"]]
 OSWORLD_RUNNER = "/usr/libexec/tclone/osworld/run.py"
 DIFF = "--- a/home/user/notes.txt\n+++ b/home/user/notes.txt\n@@ -1,3 +1,3 @@\n first\n-second\n+<b>second</b>\n third\n"
 
@@ -150,8 +155,9 @@ class FakeInside:
     async def _diff(self, request: web.Request) -> web.Response:
         self._find(request)
         base = request.query["base"]
-        done = {"base": None if base == "image" else base, "changes": len(CHANGES), "truncated": False}
-        return web.Response(text="".join(json.dumps(line) + "\n" for line in [*CHANGES, {"done": done}]))
+        told = CHANGES if request.query["own"] == "1" else MADE
+        done = {"base": None if base == "image" else base, "changes": len(told), "own": len(CHANGES) - len(MADE), "truncated": False}
+        return web.Response(text="".join(json.dumps(line) + "\n" for line in [*told, {"done": done}]))
 
     async def _diff_file(self, request: web.Request) -> web.Response:
         path = _path(request)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import aiohttp
 import httpx2
@@ -32,7 +32,7 @@ from portal.mcp.caller import Caller, Output, Refused
 from portal.mcp.inside import _text
 from tests.portal.conftest import HOST, PATIENCE, Portal, token_of
 from tests.portal.fake_engine import FakeEngine
-from tests.portal.fake_inside import CHANGES
+from tests.portal.fake_inside import CHANGES, MADE
 from tests.portal.front import Front
 
 # The modern protocol, which has no handshake, and the last one that has.
@@ -121,7 +121,8 @@ async def test_every_tool_asks_the_engine_for_what_its_name_says(portal: Portal,
         assert told(await client.call_tool("branch_publish", one | {"port": 8000}))["container"] == 8000
         assert "tmux" in told(await client.call_tool("branch_log", one))["log"]
         diff = told(await client.call_tool("branch_diff", one))
-        assert [change["path"] for change in diff["changes"]] == [change["path"] for change in CHANGES] and not diff["truncated"]
+        assert [change["path"] for change in diff["changes"]] == [change["path"] for change in MADE] and not diff["truncated"]
+        assert [change["path"] for change in told(await client.call_tool("branch_diff", one | {"own": True}))["changes"]] == [change["path"] for change in CHANGES]
         assert "+<b>second</b>" in told(await client.call_tool("branch_diff", one | {"path": "/home/user/notes.txt"}))["diff"]
         for resume in (False, True):
             assert told(await client.call_tool("branch_pause", one | {"resume": resume}))["paused"] is not resume
@@ -351,6 +352,24 @@ async def test_one_token_cannot_hold_all_of_it(portal: Portal, engine: FakeEngin
     monkeypatch.setattr(http, "_MOST_AT_ONCE", 1)
     for program in (agent, other, agent):
         assert (await program.request("POST", "/mcp", initialize(HANDSHAKES[-1]), ACCEPT)).status == 200
+
+
+async def test_who_asks_first_finds_it_loaded(portal: Portal, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(find: object) -> NoReturn:
+        raise OSError("no such library")
+
+    load = http._load
+    monkeypatch.setattr(http, "_load", broken)
+    portal.control.load_ahead()
+    await asyncio.wait({task for task in asyncio.all_tasks() if task.get_name() == "mcp: load"})
+    assert "cannot be loaded" in caplog.text and "no such library" in caplog.text
+    monkeypatch.setattr(http, "_load", load)
+    portal.control.load_ahead()
+    await asyncio.wait({task for task in asyncio.all_tasks() if task.get_name() == "mcp: load"})
+    # Nothing is loaded any more.
+    monkeypatch.setattr(http, "_load", broken)
+    agent = portal.program(await token_of(await portal.login(), "read"))
+    assert (await agent.request("POST", "/mcp", initialize(HANDSHAKES[-1]), ACCEPT)).status == 200
 
 
 async def test_a_server_that_ended_by_a_defect_is_replaced(portal: Portal, engine: FakeEngine) -> None:

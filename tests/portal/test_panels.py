@@ -15,7 +15,7 @@ from portal.api.files import attachment
 from portal.principal import Principal, Role, Scope
 from tests.portal.conftest import PATIENCE, Client, Portal, answers, program
 from tests.portal.fake_engine import FakeEngine
-from tests.portal.fake_inside import CHANGES
+from tests.portal.fake_inside import CHANGES, MADE
 
 ONE = "/api/v1/workspaces/ws-1"
 UNSAFE = [("POST", "/ports/4000"), ("DELETE", "/ports/3000"), ("POST", "/directories?path=/x"), ("DELETE", "/files?path=/x"), ("PUT", "/file?path=/x")]
@@ -136,7 +136,12 @@ async def test_a_form_saves_a_file_with_the_key_in_its_body(client: Client) -> N
 async def test_changes_are_streamed_line_by_line(client: Client) -> None:
     answer = await client.request("GET", f"{ONE}/diff?base=image")
     lines = [json.loads(line) for line in (await answer.text()).splitlines()]
-    assert lines == [*CHANGES, {"done": {"base": None, "changes": len(CHANGES), "truncated": False}}]
+    assert lines == [*MADE, {"done": {"base": None, "changes": 3, "own": 3, "truncated": False}}]
+    assert not any(line["own"] for line in lines[:-1])
+    answer = await client.request("GET", f"{ONE}/diff?base=image&own=1")
+    lines = [json.loads(line) for line in (await answer.text()).splitlines()]
+    assert lines == [*CHANGES, {"done": {"base": None, "changes": 6, "own": 3, "truncated": False}}]
+    assert (await client.request("GET", f"{ONE}/diff?own=yes")).status == 400
     assert "+<b>second</b>" in (await (await client.request("GET", f"{ONE}/diff/file?path=/home/user/notes.txt")).json())["diff"]
     assert (await client.request("GET", f"{ONE}/diff?base=../x")).status == 400
 

@@ -218,6 +218,8 @@ async def test_files_and_what_differs(agent: aio.Client, engine: FakeEngine, tmp
     assert engine.inside.files[b"/home/user/in"] == b"first\nsecond\n"
     changes = await desk.files.diff("image")
     assert [(change.change, change.path) for change in changes][0] == ("added", b"/home/user/new.txt")
+    assert not any(change.own for change in changes)
+    assert [change.path for change in await desk.files.diff("image", own=True) if change.own] == [b"/var/log/desktop/stream.log", b"/home/user/.xsession-errors", b"/tmp/selkies_web1/jsdb/a.json"]
     assert "-second" in await desk.files.compare("/home/user/notes.txt")
     await desk.files.promote(other, ["/home/user/in"])
     await desk.files.make_directory("/home/user/d")
