@@ -31,6 +31,8 @@ _DOWN_SECONDS = 60.0
 # Three services with 120 s each.
 _START_SECONDS = 400.0
 _POLL_SECONDS = 0.1
+# What the tutorial begins with.
+_FIRST_IMAGE = "webtop-xfce"
 
 
 @dataclass(frozen=True)
@@ -216,12 +218,9 @@ class _Greeting:
             self._password = None
         sys.stdout.flush()
 
-
-    def show_next(self, image: str | None) -> None:
+    def show_next(self, command: str) -> None:
         """The last line, once everything is there: where to go on. An image was built in between, maybe for minutes."""
-        here = f"open {url(self._config, self._port)} in a browser (user admin)"
-        start = f"tclone run {image}" if image is not None else "tclone image build webtop-xfce"
-        print(f"Ready: {here}, or go on with `{start}`", flush=True)
+        print(f"Ready: open {url(self._config, self._port)} in a browser (user admin), or go on with `{command}`", flush=True)
 
 
 def up(config: Config, detach: bool, port: int | None, supervised: bool, image: str | None) -> int:
@@ -234,7 +233,7 @@ def up(config: Config, detach: bool, port: int | None, supervised: bool, image: 
     port = port or config.portal_port
     present = running(config)
     if present is not None and not supervised:
-        return _already(config, present, port)
+        return _already(config, present, port, image)
     password = None
     if not supervised:
         account = host.ensure_user(config.portal_user)
@@ -242,7 +241,7 @@ def up(config: Config, detach: bool, port: int | None, supervised: bool, image: 
         with _one_preparing(config):
             present = running(config)
             if present is not None:
-                return _already(config, present, port)
+                return _already(config, present, port, image)
             host.require_free_port(port)
             password = services.first_start(config)
     greeting = _Greeting(config, port, password)
@@ -250,9 +249,7 @@ def up(config: Config, detach: bool, port: int | None, supervised: bool, image: 
         if detach:
             _detach(config, port)
             greeting.show()
-            if image is not None:
-                asyncio.run(_ensure_image(config, image))
-            greeting.show_next(image)
+            greeting.show_next(asyncio.run(_next_step(config, image)))
         else:
             _stay(config, port, greeting, image, supervised)
     except EngineError:
@@ -270,10 +267,8 @@ def _stay(config: Config, port: int, greeting: _Greeting, image: str | None, qui
             if not quiet:
                 greeting.show()
                 print("Ctrl-C stops TClone and removes its workspaces.", file=sys.stderr)
-            if image is not None:
-                await _ensure_image(config, image)
             if not quiet:
-                greeting.show_next(image)
+                greeting.show_next(await _next_step(config, image))
 
         try:
             asyncio.run(supervise(config, port, progress.phase, ready))
@@ -281,17 +276,28 @@ def _stay(config: Config, port: int, greeting: _Greeting, image: str | None, qui
             raise Unavailable(str(failure)) from failure
 
 
-async def _ensure_image(config: Config, name: str) -> None:
+async def _next_step(config: Config, image: str | None) -> str:
+    """The command to go on with: `image` is built when it is missing, and run; without it one that is there. Raises EngineError when `image` cannot be had."""
     async with EngineClient(config.socket) as client:
-        await images.build(client, name)
+        if image is not None:
+            await images.build(client, image)
+            return f"tclone run {image}"
+        # It is a hint: what is up stays so without it.
+        with contextlib.suppress(EngineError):
+            # Desktops before others, the first one's recipe before other desktops.
+            there = sorted(await client.images(), key=lambda one: (one["name"] != _FIRST_IMAGE, not one["desktop"], one["name"]))
+            if there:
+                return f"tclone run {printable(there[0]['name'])}"
+    return f"tclone image build {_FIRST_IMAGE}"
 
 
-def _already(config: Config, present: Running, port: int) -> int:
+def _already(config: Config, present: Running, port: int, image: str | None) -> int:
     if present.phase != "ready":
         _wait_ready(config, None)
     if present.port != port and port != config.portal_port:
         raise Conflict(f"TClone is already up on port {present.port} (pid {present.pid}); run `tclone down --keep` first to change the port")
-    print(f"TClone is already up at {url(config, present.port)} (pid {present.pid})")
+    print(f"TClone is already up at {url(config, present.port)} (pid {present.pid})", flush=True)
+    _Greeting(config, present.port, None).show_next(asyncio.run(_next_step(config, image)))
     return 0
 
 

@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import ssl
+import tarfile
 import time
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import psutil
 import pytest
 
 from portal.hosts import PORTAL_HOST
-from tests.cli.conftest import Tclone
+from tests.cli.conftest import Done, Tclone
 from tests.leaks import LeakCounter
 from tests.ports import free_port
 
@@ -68,6 +69,26 @@ async def test_up_detached_then_down(tclone_up: Tclone, place: Path) -> None:
     for file in (place / "data").rglob("*"):
         if file.is_file() and file.stat().st_size < 64 << 20:
             assert password[1].encode() not in file.read_bytes(), file
+
+
+async def test_the_last_line_says_what_can_be_done_next(tclone_up: Tclone, tmp_path: Path) -> None:
+    """An image is built when there is none, and run when there is one; the same when all of it is up already."""
+    def step(done: Done) -> str:
+        assert done.status == 0, done.err
+        return re.search(r"^Ready: open https://\S+ in a browser \(user admin\), or go on with `(.+)`$", done.out.splitlines()[-1])[1]  # type: ignore[index]
+
+    assert step(await tclone_up("up", "-d", timeout=120)) == "tclone image build webtop-xfce"
+    (tmp_path / "root" / "bin").mkdir(parents=True)
+    (tmp_path / "root" / "bin" / "sh").write_text("#!\n")
+    with tarfile.open(tmp_path / "root.tar", "w") as archive:
+        archive.add(tmp_path / "root", ".")
+    assert (await tclone_up("image", "import", str(tmp_path / "root.tar"), "--name", "mine")).status == 0
+    again = await tclone_up("up", "-d")
+    assert "already up" in again.out and step(again) == "tclone run mine"
+    refused = await tclone_up("up", "-d", "--image", "nowhere")
+    assert refused.status == 4 and "no recipe for image nowhere" in refused.err
+    assert (await tclone_up("down", "--keep", timeout=90)).status == 0
+    assert step(await tclone_up("up", "-d", timeout=120)) == "tclone run mine"
 
 
 async def test_the_password_is_shown_once_and_passwd_makes_another(tclone_up: Tclone) -> None:
