@@ -200,6 +200,10 @@ class Control:
         self._housekeeping.start()
         self._metrics.start()
 
+    def load_ahead(self) -> asyncio.Task[None]:
+        """Load what takes long and may be asked for at any time, once everything else answers; nobody has to wait for it."""
+        return self._mcp.load()
+
     async def close(self) -> None:
         await self._workspaces.close()
         await self._once.close()

@@ -73,8 +73,9 @@ async def run(config: Config) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    async with serving(config):
+    async with serving(config) as control:
         log.info("control answers on %s", Places(config).control_socket)
+        control.load_ahead()
         await stopped.wait()
 
 

@@ -2,7 +2,8 @@
 
 The SDK's server is an ASGI application. It runs in this process, behind one route: another process with a socket of its own would need to be started,
 watched and proxied to, and could do no less harm, as it has no rights either way: whatever a tool does is a request to the REST API with the token that
-came with the call. The SDK takes 50 MB and most of a second to load, so the first request loads it, in a thread.
+came with the call. The SDK takes 50 MB and a second of a processor to load, on a busy machine several: longer than clients wait before they take the server
+for an old one. So the portal loads it in a thread as soon as it answers, and a request that is faster waits for that.
 
 There are no sessions: each request stands for itself and carries its token. So nothing is kept for a client that went away, a token that was revoked ends
 at once, and no session can be taken over. For the protocol versions with a handshake that is what they call stateless.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
     from portal.mcp.caller import Caller
+
+log = logging.getLogger(__name__)
 
 PATH = "/mcp"
 _MOST_BODY = 4 << 20
@@ -49,16 +53,32 @@ class Mcp:
         self._session: aiohttp.ClientSession | None = None
         self._manager: StreamableHTTPSessionManager | None = None
         self._runner: asyncio.Task[None] | None = None
+        self._ahead: asyncio.Task[None] | None = None
 
     def routes(self) -> list[web.RouteDef]:
         """Only POST: streams that a client opens without asking for anything (GET) and sessions to be ended (DELETE) there are none, so it is 405."""
         return [web.post(PATH, self._serve)]
 
+    def load(self) -> asyncio.Task[None]:
+        """Load the SDK; nobody has to wait for it. What fails is in the log, and tried again by the first request."""
+        self._ahead = asyncio.create_task(self._load_ahead(), name="mcp: load")
+        return self._ahead
+
+    async def _load_ahead(self) -> None:
+        begun = time.perf_counter()
+        try:
+            await self._loaded()
+        except Exception:
+            log.exception("what speaks the Model Context Protocol cannot be loaded")
+        else:
+            log.info("the Model Context Protocol is spoken at %s, loaded in %.1f s", PATH, time.perf_counter() - begun)
+
     async def close(self) -> None:
         """End what is under way."""
-        if self._runner is not None:
-            self._runner.cancel()
-            await asyncio.gather(self._runner, return_exceptions=True)
+        for task in (self._ahead, self._runner):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         if self._session is not None:
             await self._session.close()
 

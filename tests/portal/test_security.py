@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import aiohttp
 import pytest
@@ -212,6 +214,11 @@ def test_sockets_and_rights_of_a_process_started_by_root(config) -> None:
             client.connect(str(path))
             client.sendall(f"GET /healthz HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode())
             assert client.recv(100).startswith(b"HTTP/1.1 200")
+        # What takes long to load follows without being asked for.
+        while b"the Model Context Protocol is spoken at /mcp" not in output:
+            line = process.stdout.readline()
+            assert line, output.decode()
+            output += line
     finally:
         process.terminate()
         assert process.wait(10) == 0
@@ -274,3 +281,41 @@ async def test_a_method_that_is_not_there_is_told_before_its_body_is_looked_at(p
     client = await portal.login()
     answer = await client.request("TRACE", "/api/v1/workspaces/ws-1/file?path=/x", headers={"Content-Type": "application/octet-stream"}, data=b"x")
     assert answer.status == 405
+
+
+async def test_looking_changes_nothing(portal: Portal, engine: FakeEngine) -> None:
+    """Whatever can be asked for by GET, which a browser may ask for without being told to."""
+    engine.add(name="desk", desktop=True)
+    client = await portal.login()
+    document = await (await client.request("GET", "/api/v1/openapi.json")).json()
+    endless = {path for path in document["paths"] if path.endswith(("/events", "/control", "/exec", "/terminal"))}
+    looked = [path for path, methods in document["paths"].items() if "get" in methods and path not in endless]
+    before = json.dumps(engine.workspaces), portal.control.settings.now
+    for path in looked:
+        asked = path.replace("{id}", "ws-1").replace("{name}", "workspace").replace("{user}", "admin")
+        answer = await client.request("GET", f"/api/v1{asked}?path=/home/user/notes.txt" if path.endswith(("/file", "/files")) else f"/api/v1{asked}")
+        assert answer.status < 500, path
+    assert len(looked) > 20 and {verb for verb, _ in engine.calls} <= {"screenshot", "accessibility"}
+    assert (json.dumps(engine.workspaces), portal.control.settings.now) == before
+    events = {entry["event"] for entry in await (await client.request("GET", "/api/v1/audit")).json()}
+    assert events <= {"login", "audit-export"}, events
+
+
+async def test_every_page_behind_the_login_has_a_way_out(portal: Portal, engine: FakeEngine) -> None:
+    engine.add()
+    client = await portal.login()
+    pages = ("/", "/w/ws-1", "/compare", "/compare/ws-1/ws-2", "/account", "/docs", "/docs/how-to/files", "/admin", "/admin/users", "/admin/settings", "/admin/audit")
+    for page in pages:
+        answer = await client.request("GET", page)
+        assert answer.status == 200 and re.search(r'<button [^>]*id="logout"[^>]*>Log out</button>', await answer.text()), page
+
+
+async def test_a_defect_tells_nothing_of_itself(portal: Portal, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(*_: object) -> NoReturn:
+        raise RuntimeError("at /srv/tclone/portal.db")
+
+    client = await portal.login()
+    monkeypatch.setattr(portal.control.access.tokens, "of", broken)
+    answer = await client.request("GET", "/api/v1/tokens")
+    assert (answer.status, await answer.json()) == (500, {"error": {"code": "internal", "message": "the portal failed; its log has more"}})
+    assert "at /srv/tclone/portal.db" in caplog.text
