@@ -13,6 +13,8 @@ class PortalError(Exception):
 
     code = "internal"
     status = 500
+    # Whether the audit log has it.
+    on_record = False
 
     def __init__(self, message: str, retry_after: float | None = None, **more: Any) -> None:
         super().__init__(message)

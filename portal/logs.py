@@ -74,6 +74,11 @@ def note(**facts: str) -> None:
         known.update(facts)
 
 
+def route() -> str:
+    """The route of the request under way, as the log names it; empty outside of one."""
+    return str((_current.get() or {}).get("route", ""))
+
+
 def new_id() -> str:
     """What lines of both processes about one request have in common; no secret."""
     return secrets.token_hex(8)

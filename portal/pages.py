@@ -14,6 +14,8 @@ from aiohttp import hdrs, web
 
 from portal import described, hosts
 from portal.errors import Forbidden
+from portal.guides import PREFIX as GUIDES
+from portal.guides import Guides
 from portal.routes import PREFIX
 from portal.security import MESSAGE, Handler, session_by_cookie
 from portal.sessions import Session
@@ -35,6 +37,7 @@ class Pages:
         self._is_admin = is_admin
         self._by_provider = by_provider
         self._described: dict[str, Any] = {}
+        self._guides = Guides(REPO / "docs")
         self._files = _load(static)
         # Changes with any static file, so that a browser never mixes scripts of two versions.
         self._version = hashlib.sha256(repr(sorted(self._files.items())).encode()).hexdigest()[:12]
@@ -55,6 +58,7 @@ class Pages:
             web.get("/login", self._login),
             web.get("/share", self._share),
             web.get("/docs", self._docs),
+            web.get(GUIDES + "{name:.+}", self._guide),
             web.get("/account", self._account),
             web.get("/admin", self._admin),
             web.get("/admin/{part}", self._admin),
@@ -94,7 +98,13 @@ class Pages:
 
     async def _docs(self, request: web.Request) -> web.Response:
         origin = hosts.portal_origin(request.headers.get(hdrs.HOST, ""))
-        return self._shell(request, "docs.html", workspace="", prefix=PREFIX, origin=origin, **self._described)
+        return self._shell(request, "docs.html", workspace="", prefix=PREFIX, origin=origin, guides=self._guides.parts(), **self._described)
+
+    async def _guide(self, request: web.Request) -> web.Response:
+        guide = self._guides.document(request.match_info["name"])
+        if guide is None:
+            raise web.HTTPNotFound
+        return self._shell(request, "guide.html", workspace="", guide=guide)
 
     async def _admin(self, request: web.Request) -> web.Response:
         part = request.match_info.get("part", "workspaces")

@@ -12,9 +12,9 @@ from typing import Any, Literal
 import pydantic
 from aiohttp import web
 
-from portal import audit, logs
+from portal import logs
 from portal.bodies import Body, parsed
-from portal.errors import Forbidden, Held, Malformed, NoWorkspace
+from portal.errors import Forbidden, Held, Malformed, NoWorkspace, PortalError
 from portal.identity import Identity
 from portal.leases import Leases
 from portal.lifetimes import Lifetimes
@@ -22,6 +22,7 @@ from portal.once import KEY_HEADER, Once, check_key
 from portal.owners import Owners
 from portal.parameters import Parameter
 from portal.principal import Principal, Scope
+from portal.refusals import Refusals
 from portal.sockets import Limited
 
 PREFIX = "/api/v1"
@@ -99,6 +100,7 @@ class Router:
     def __init__(self, identity: Identity, owners: Owners, leases: Leases, lifetimes: Lifetimes, once: Once) -> None:
         self._once = once
         self._long = Limited("long request", MOST_LONG)
+        self._refusals = Refusals()
         self._identity = identity
         self._owners = owners
         self._leases = leases
@@ -135,7 +137,11 @@ class Router:
     async def _handled(self, route: Route, call: Call) -> web.StreamResponse:
         if route.acts:
             self.act(call.principal, call.workspace, f"{route.method} {route.path}")
-        return await route.handler(call)
+        try:
+            return await route.handler(call)
+        except Forbidden as error:
+            self._refused(call.principal, call.workspace, error)
+            raise
 
     def admit(self, request: web.Request, principal: Principal, scope: Scope, acts: bool = False) -> str:
         """The workspace in the request's path, empty where it has none. `acts`: as in Route. Raises Forbidden, Malformed, NoWorkspace, Held."""
@@ -144,7 +150,9 @@ class Router:
     def enter(self, principal: Principal, identity: str | None, scope: Scope, acts: str = "") -> str:
         """The same for a workspace that is named elsewhere than in the path; None: none is. `acts`: what is asked for, when it changes something inside."""
         if not principal.may(scope):
-            raise Forbidden(f"this needs the scope {scope}; {_held(principal)}")
+            error = Forbidden(f"this needs the scope {scope}; {_held(principal)}")
+            self._refused(principal, identity if identity and _ID.fullmatch(identity) else "", error)
+            raise error
         workspace = self._workspace(identity, principal) if identity is not None else ""
         if acts:
             self.act(principal, workspace, acts)
@@ -155,7 +163,7 @@ class Router:
         try:
             self.may_act(principal, workspace)
         except Held as error:
-            audit.record("refused", user=principal.user, token=principal.token, workspace=workspace, asked=asked, outcome=error.code)
+            self._refused(principal, workspace, error, asked)
             raise
 
     def may_act(self, principal: Principal, workspace: str) -> None:
@@ -168,9 +176,18 @@ class Router:
             raise Malformed("a workspace's id looks like ws-3")
         # Others' workspaces answer as absent ones do: their ids tell nothing.
         if not self._owners.sees(principal, identity):
-            raise NoWorkspace(f"no workspace {identity}")
+            error = NoWorkspace(f"no workspace {identity}")
+            if self._owners.of(identity) is not None:
+                self._refused(principal, identity, error)
+            raise error
         logs.note(workspace=identity)
         return identity
+
+    def _refused(self, principal: Principal, workspace: str, error: PortalError, asked: str = "") -> None:
+        """On record once, however many hands an error goes through."""
+        if not error.on_record:
+            error.on_record = True
+            self._refusals.record(principal, workspace, error, asked)
 
 
 def _held(principal: Principal) -> str:

@@ -140,7 +140,7 @@ async def test_no_page_of_accounts_and_admins_has_a_serious_barrier(
         found.extend(await barriers(page, where))
         await becomes(lambda: page.evaluate("Math.max(0, document.documentElement.scrollWidth - innerWidth)"), 0, f"{where}: pixels wider than the window")
 
-    for path, settled in (("/docs", ".operation"), ("/account", "#tokens button"), ("/admin", ".list td"), ("/admin/users", ".list td"), ("/admin/settings", "#part form"), ("/admin/audit", ".list td")):
+    for path, settled in (("/docs", ".operation"), ("/docs/how-to/operate", "table"), ("/account", "#tokens button"), ("/admin", ".list td"), ("/admin/users", ".list td"), ("/admin/settings", "#part form"), ("/admin/audit", ".list td")):
         await page.goto(browsing.origin + path)
         await expect(page.locator(settled).first).to_be_visible()
         for summary in await page.locator("main summary").all():

@@ -135,7 +135,7 @@ async def test_every_dialog_fits_with_its_commands_unfolded(phone: Page) -> None
 async def test_every_page_fits(phone: Page, portal: Portal) -> None:
     await portal.user(await portal.login(), "somebody.with.a.long.name@example.org")
     top = phone.url
-    for path in ("w/ws-1", "w/ws-2#files", "w/ws-2#ports", "w/ws-2#changes", "w/ws-2#terminal", "w/ws-77", "compare/ws-1/ws-2", "compare/ws-1/ws-99", "account", "docs"):
+    for path in ("w/ws-1", "w/ws-2#files", "w/ws-2#ports", "w/ws-2#changes", "w/ws-2#terminal", "w/ws-77", "compare/ws-1/ws-2", "compare/ws-1/ws-99", "account", "docs", "docs/how-to/operate", "docs/reference/portal"):
         await phone.goto("about:blank")
         await phone.goto(top + path)
         await live(phone)

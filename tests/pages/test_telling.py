@@ -73,8 +73,8 @@ async def test_settings_that_are_saved_say_so_beside_the_button(page: Page, port
 
 
 async def test_the_api_has_a_page(page: Page, portal: Portal) -> None:
-    await page.get_by_role("link", name="API", exact=True).click()
-    await expect(page.get_by_role("heading", name="API", exact=True)).to_be_visible()
+    await page.get_by_role("link", name="Docs", exact=True).click()
+    await expect(page.get_by_role("heading", name="Guides and API", exact=True)).to_be_visible()
     document = await (await portal.client().request("GET", "/api/v1/openapi.json")).json()
     operations = [operation for methods in document["paths"].values() for operation in methods.values()]
     await expect(page.locator("details.operation")).to_have_count(len(operations))
@@ -86,3 +86,11 @@ async def test_the_api_has_a_page(page: Page, portal: Portal) -> None:
     # An address that names an operation unfolds it.
     await page.goto(page.url.partition("#")[0] + "#post_workspaces")
     await expect(page.locator("#post_workspaces dl")).to_be_visible()
+    # Guides lead to each other, and back.
+    await page.get_by_role("link", name="Move files in and out").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Move files in and out")
+    await page.get_by_role("link", name="engine", exact=True).click()
+    await expect(page.get_by_role("heading", level=1)).to_be_visible()
+    await expect(page.locator("#files")).to_be_in_viewport()
+    await page.get_by_role("link", name="All guides and the API").click()
+    await expect(page.locator("details.operation")).to_have_count(len(operations))

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
 
-from portal import audit_log
+from engine.config import REPO
+from portal import audit_log, refusals
 from portal.audit_log import Wanted
 from portal.settings import Settings
-from tests.portal.conftest import PATIENCE, Client, Portal
+from tests.portal.conftest import PATIENCE, Client, Portal, token_of
 from tests.portal.fake_engine import FakeEngine
 
 _PAGES = ("/admin", "/admin/workspaces", "/admin/users", "/admin/settings", "/admin/audit")
@@ -208,6 +211,50 @@ async def test_the_audit_log_is_filtered_and_exported(portal: Portal, engine: Fa
     async with asyncio.timeout(PATIENCE):
         while await found("event=audit-export") != [("audit-export", "admin")]:
             await asyncio.sleep(0.02)
+
+
+async def test_calls_without_the_right_are_on_record_and_fill_no_disk(portal: Portal, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(portal.control._router._refusals._rates, "_clock", lambda: now)
+    engine.add()
+    admin = await portal.login()
+    anna = await portal.user(admin, "anna")
+    looks = portal.program(await token_of(anna, "read"))
+
+    async def refused() -> list[dict[str, Any]]:
+        answer = await admin.request("GET", "/api/v1/audit?event=refused&limit=1000")
+        told = [{name: entry.get(name) for name in ("user", "workspace", "asked", "outcome", "token", "left_out")} for entry in await answer.json()]
+        return told[::-1]
+
+    assert (await anna.request("GET", "/api/v1/users")).status == 403
+    assert (await admin.request("POST", "/api/v1/workspaces", {"image": "workspace"})).status == 201
+    # Another's workspace is no more than one that is not there to whoever asks; the log knows. One that nobody has is a slip.
+    assert (await anna.request("GET", "/api/v1/workspaces/ws-2")).status == (await anna.request("GET", "/api/v1/workspaces/ws-99")).status == 404
+    assert (await looks.request("POST", "/api/v1/workspaces", {"image": "workspace"})).status == 403
+    assert (await looks.request("POST", "/api/v1/tokens", {"name": "x", "scopes": ["read"]})).status == 403
+    token = (await (await anna.request("GET", "/api/v1/tokens")).json())[0]["id"]
+    mine = {"user": "anna", "workspace": "", "outcome": "forbidden", "token": None, "left_out": None}
+    expected = [
+        mine | {"asked": "/api/v1/users"}, mine | {"asked": "/api/v1/workspaces/{id}", "workspace": "ws-2", "outcome": "not_found"},
+        mine | {"asked": "/api/v1/workspaces", "token": token}, mine | {"asked": "/api/v1/tokens", "token": token},
+    ]  # fmt: skip
+    assert await refused() == expected
+    # Who goes on without end is told of once in a while.
+    for _ in range(60):
+        assert (await looks.request("POST", "/api/v1/workspaces/ws-1/fork", {"copies": 1})).status == 403
+    assert len(await refused()) == 2 + refusals._BURST
+    now += 60
+    assert (await looks.request("GET", "/api/v1/users")).status == 403
+    assert (await refused())[-1] == mine | {"asked": "/api/v1/users", "token": token, "left_out": 62 - refusals._BURST}
+
+
+def test_the_page_has_words_for_every_event() -> None:
+    code = "".join(path.read_text() for path in (REPO / "portal").rglob("*.py"))
+    recorded = set(re.findall(r'audit\.(?:record|outcome)\(\s*"([a-z-]+)"', code))
+    text = (REPO / "static" / "js" / "strings_admin.js").read_text()
+    words = re.findall(r'^    "?([a-z-]+)"?: "(.+)",$', text[text.index("  events: {") :].partition("  },")[0], re.MULTILINE)
+    assert len(recorded) > 40 and recorded == {event for event, _ in words}
+    assert len({said for _, said in words}) == len(words)
 
 
 def test_a_log_of_many_blocks_is_read_backwards_without_loss(tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""The guides as pages: every file of `docs/`, with its links leading to the others, behind a login."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from engine.config import REPO
+from portal.guides import Guides
+from portal.markdown import document, inline
+from tests.portal.conftest import Portal
+
+FILES = sorted(path.relative_to(REPO / "docs").with_suffix("").as_posix() for path in (REPO / "docs").rglob("*.md"))
+
+
+class Read(HTMLParser):
+    """The addresses and anchors of a page, and its text but for code."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.anchors: set[str] = set()
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(page)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        if tag not in ("link", "meta", "img"):
+            self._open.append(tag)
+        told = dict(attributes)
+        if tag == "a":
+            self.links.append(told["href"] or "")
+        self.anchors.add(told.get("id") or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not {"code", "pre"} & set(self._open):
+            self.text += data
+
+
+async def test_each_is_listed_and_shown_to_who_is_logged_in(portal: Portal) -> None:
+    client = await portal.login()
+    listed = Read(await (await client.request("GET", "/docs")).text())
+    assert {f"/docs/{name}" for name in FILES} <= set(listed.links) and len(FILES) > 30
+    answer = await client.request("GET", "/docs/how-to/files")
+    assert answer.status == 200 and answer.content_type == "text/html"
+    page = await answer.text()
+    assert "<h1>" in page and "/docs/reference/engine-api#files" in Read(page).links
+    for nothing in ("/docs/", "/docs/nowhere", "/docs/how-to", "/docs/how-to/files.md", "/docs/../README", "/docs/how-to/..%2f..%2fREADME", "/docs/%2e%2e/pyproject"):
+        assert (await client.request("GET", nothing)).status == 404, nothing
+    stranger = await portal.client().request("GET", "/docs/how-to/files")
+    assert stranger.status == 303 and stranger.headers["Location"] == "/login"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_nothing_of_a_file_is_left_as_it_was_written(name: str) -> None:
+    guides = Guides(REPO / "docs")
+    made = guides.document(name)
+    assert made is not None and made.title
+    page = Read(made.body)
+    # Headings, fences, tables, lists, links and strong words that were not understood would stand there.
+    assert not re.search(r"(?m)^\s*(#{1,6} |```|\| |\* |\d+\. )|\]\(|\*\*|`", page.text), name
+    source = (REPO / "docs" / f"{name}.md").read_text()
+    assert made.body.count("<pre") == len(re.findall(r"(?m)^```", source)) // 2
+    assert made.body.count("<tr>") == len(re.findall(r"(?m)^\|(?!-)", source))
+    for link in page.links:
+        assert link.startswith(("https://", "#", "/docs/")), link
+        there = made
+        if link.startswith("/docs/"):
+            found = guides.document(link.removeprefix("/docs/").partition("#")[0])
+            assert found is not None, link
+            there = found
+        if "#" in link and not link.startswith("https://"):
+            assert link.partition("#")[2] in Read(there.body).anchors, link
+
+
+def test_what_is_written_is_text_wherever_it_stands() -> None:
+    text = "# A `b`\n\n<script>x</script> & `<i>` **<u>**\n\n## <b> `c` d\n## <b> `c` d\n\n* one\n  more\n* [two <i>](x.md)\n\n1. first\n2. second\n\n| a | |\n|---|---|\n| `x\\|y` | <td> |\n\n```sh\n<pre> & `\n```\n"
+    made = document(text, lambda target: f"/{target}")
+    assert made.title == "A b"
+    assert made.body.splitlines() == [
+        "<p>&lt;script&gt;x&lt;/script&gt; &amp; <code>&lt;i&gt;</code> <strong>&lt;u&gt;</strong></p>",
+        '<h2 id="b-c-d">&lt;b&gt; <code>c</code> d</h2>',
+        '<h2 id="b-c-d-1">&lt;b&gt; <code>c</code> d</h2>',
+        '<ul><li>one more</li><li><a href="/x.md">two &lt;i&gt;</a></li></ul>',
+        '<ol start="1"><li>first</li><li>second</li></ol>',
+        '<div class="scrolls" tabindex="0"><table><thead><tr><th>a</th><td></td></tr></thead><tbody><tr><td><code>x|y</code></td><td>&lt;td&gt;</td></tr></tbody></table></div>',
+        '<pre class="docs-code" tabindex="0">&lt;pre&gt; &amp; `</pre>',
+    ]
+    assert inline("a ![p](x.png) [b](c) `` ` ``", lambda target: None) == "a  b <code> ` </code>"
