@@ -42,6 +42,7 @@ from engine.workspace import (
     State,
     check_argv,
     check_env,
+    check_cpus,
     check_integer,
     check_labels,
     check_name,
@@ -173,7 +174,7 @@ class Api:
 
     async def _launch(self, request: web.Request) -> web.Response:
         body = await _json_body(request)
-        _only(body, "request_id", "image", "name", "ports", "env", "memory", "shm", "pids", "disk", "network", "command", "osworld")
+        _only(body, "request_id", "image", "name", "ports", "env", "memory", "shm", "pids", "disk", "cpus", "network", "command", "osworld")
         if request.query.get("wait", "ready") != "ready":
             raise BadRequest("wait can only be `ready`")
         launch = _launch_of(body)
@@ -367,7 +368,7 @@ def _launch_of(body: dict[str, Any]) -> Launch:
     if not isinstance(image, str) or not 1 <= len(image) <= 256:
         raise BadRequest("image must name an image; `tclone image ls` lists them", field="image")
     network = check_network(body.get("network", "open"))
-    disk = body.get("disk")
+    disk, cpus = body.get("disk"), body.get("cpus")
     if not isinstance(body.get("osworld", False), bool):
         raise BadRequest("osworld must be true or false", field="osworld")
     memory, pids, shm, name = body.get("memory"), body.get("pids"), body.get("shm"), body.get("name")
@@ -380,6 +381,7 @@ def _launch_of(body: dict[str, Any]) -> Launch:
         pids=DEFAULT_PIDS if pids is None else check_integer(pids, "pids", 8, MAX_PIDS, "pids"),
         network=network,
         disk=None if disk is None else check_integer(disk, "disk (bytes)", MIN_DISK, 1 << 50, "disk"),
+        cpus=None if cpus is None else check_cpus(cpus),
         shm=None if shm is None else check_integer(shm, "shm (bytes)", MIN_SHM, 1 << 50, "shm"),
         command=None if body.get("command") is None else check_argv(body["command"], "command"),
         osworld=body.get("osworld", False),

@@ -26,6 +26,9 @@ HYBRID_V2 = ROOT / "unified"
 INSIDE = "inside"
 _DEFAULT_RUN = Path("/run/tclone")
 _LIMITED = ("memory", "pids")
+# Microseconds in which a workspace may use its share of the processors. Short: one that has used it up stands still until the next, and a fork that wants to
+# stop it waits as long.
+_CPU_PERIOD = 20_000
 # Groups that a workspace may make below its own in the v2 tree: each takes the host's memory.
 _MOST_GROUPS = 256
 _REMOVE_SECONDS = 20.0
@@ -48,6 +51,7 @@ class Limits:
 
     memory: int | None
     pids: int | None
+    cpus: float | None = None
 
 
 def parent_of(run: Path) -> str:
@@ -97,6 +101,8 @@ class Cgroups:
             if self.v2 or (ROOT / name).is_dir():
                 self._controller(name, workspace).mkdir(parents=True, exist_ok=True)
         self.set_limits(workspace, limits)
+        if limits.cpus is not None:
+            self.limit_cpus(workspace, limits.cpus)
         top = self._beside_root()
         if top is not None:
             (top / self.parent / workspace / INSIDE).mkdir(parents=True, exist_ok=True)
@@ -134,6 +140,23 @@ class Cgroups:
             (memory / "memory.limit_in_bytes").write_text(_number(limits.memory, "-1"))
         if pids.exists():
             pids.write_text(_number(limits.pids, "max"))
+
+    def limit_cpus(self, workspace: str, cpus: float) -> None:
+        """How many processors' time a workspace gets at most, also where more stand idle. Raises OSError when this host cannot limit it."""
+        if self.v2:
+            pass_on(ROOT, ("cpu",))
+            pass_on(ROOT / self.parent, ("cpu",))
+        group = self._controller("cpu", workspace)
+        if self.v2 or (ROOT / "cpu").is_dir():
+            group.mkdir(parents=True, exist_ok=True)
+        quota = round(cpus * _CPU_PERIOD)
+        if self.v2:
+            (group / "cpu.max").write_text(f"{quota} {_CPU_PERIOD}")
+        else:
+            # By itself each has to fit to the other, as it is then.
+            (group / "cpu.cfs_quota_us").write_text("-1")
+            (group / "cpu.cfs_period_us").write_text(str(_CPU_PERIOD))
+            (group / "cpu.cfs_quota_us").write_text(str(quota))
 
     def processes(self, workspace: str) -> list[int]:
         """Host pids of all processes in the group and below."""

@@ -131,6 +131,7 @@ class EngineClient:
         shm: int | None = None,
         pids: int | None = None,
         disk: int | None = None,
+        cpus: float | None = None,
         network: str = "open",
         command: list[str] | None = None,
         osworld: bool = False,
@@ -139,7 +140,7 @@ class EngineClient:
     ) -> Workspace:
         """Launch a workspace; with `wait` return only when it is ready. Safe to repeat with the same request id."""
         body: dict[str, Any] = {"image": image, "network": network, "request_id": request_id or uuid.uuid4().hex}
-        optional = {"name": name, "ports": ports, "env": env, "memory": memory, "shm": shm, "pids": pids, "disk": disk, "command": command, "osworld": osworld or None}
+        optional = {"name": name, "ports": ports, "env": env, "memory": memory, "shm": shm, "pids": pids, "disk": disk, "cpus": cpus, "command": command, "osworld": osworld or None}
         body.update({key: value for key, value in optional.items() if value is not None})
         return await self._json("POST", "/v1/workspaces" + ("?wait=ready" if wait else ""), body)
 

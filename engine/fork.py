@@ -200,6 +200,7 @@ class Forker:
                 undo.push_async_callback(self.stages.discard, stage)
             run.journal = await manager.database.journal_begin("fork", {"ids": [stage.id for stage in run.stages]})
             undo.push_async_callback(manager.database.journal_end, run.journal)
+            # Not the processors': it is made as fast as can be.
             limits = Limits(source.memory_limit, source.pids_limit)
             requests = [PortRequest(port, local=port in source.local_ports()) for port in source.published()]
             hostnames = run.options.identity.hostnames(source.hostname, run.options.copies)
@@ -228,7 +229,7 @@ class Forker:
             index=index, generation=source.generation + 1, desktop=source.desktop,
             network=stage.policy,
             label=run.options.labels[index] if run.options.labels else "",
-            memory_limit=source.memory_limit, pids_limit=source.pids_limit, disk_limit=source.disk_limit, image_digest=source.image_digest,
+            memory_limit=source.memory_limit, pids_limit=source.pids_limit, disk_limit=source.disk_limit, cpu_limit=source.cpu_limit, image_digest=source.image_digest,
             tools_digest=source.tools_digest, stream_port=source.stream_port, hostname=hostname, env=dict(source.env), session=dict(source.session),
             workdir=source.workdir, pid=stage.pid, pid_start=stage.pid_start, master_token=source.master_token,
         )  # fmt: skip
@@ -307,6 +308,7 @@ class Forker:
         """Make the surviving branches workspaces; the others are taken back."""
         manager = self._manager
         for branch in survivors:
+            await manager.limit_cpus(branch)
             manager.workspaces[branch.id] = branch
             manager.watch(branch)
             if branch.alive and not branch.desktop and branch.id not in run.listeners:

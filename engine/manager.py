@@ -44,9 +44,9 @@ class Launch:
 
     def __init__(
         self, image: str, name: str | None, ports: dict[int, int | None], env: dict[str, str], memory: int, pids: int,
-        network: str, command: list[str] | None, shm: int | None = None, disk: int | None = None, osworld: bool = False,
+        network: str, command: list[str] | None, shm: int | None = None, disk: int | None = None, osworld: bool = False, cpus: float | None = None,
     ) -> None:  # fmt: skip
-        """`osworld`: with an OSWorld server. `shm`: bytes of /dev/shm; None for the usual 1 GiB, or half of the memory limit when that is less. `disk`: bytes that it may write; None: no limit."""
+        """`osworld`: with an OSWorld server. `shm`: bytes of /dev/shm; None for the usual 1 GiB, or half of the memory limit when that is less. `disk`: bytes that it may write, `cpus`: processors whose time it may use; None: no limit."""
         self.image = image
         self.name = name
         self.ports = ports
@@ -56,6 +56,7 @@ class Launch:
         self.network = network
         self.command = command
         self.disk = disk
+        self.cpus = cpus
         self.osworld = osworld
         self.shm = min(bundle.DEFAULT_SHM, memory // 2) if shm is None else shm
 
@@ -167,7 +168,7 @@ class Manager:
                 id=identity, name=name, kind="source", image=image.name, image_digest=image.digest, hostname=name,
                 desktop=image.desktop is not None, stream_port=image.desktop["port"] if image.desktop else None,
                 network=wanted.network,
-                memory_limit=wanted.memory, pids_limit=wanted.pids, disk_limit=wanted.disk, env={**image.env, **wanted.env},
+                memory_limit=wanted.memory, pids_limit=wanted.pids, disk_limit=wanted.disk, cpu_limit=wanted.cpus, env={**image.env, **wanted.env},
                 session=image.session,
                 workdir=image.workdir or "/", tools_digest=self.tools.digest,
             )  # fmt: skip
@@ -220,7 +221,7 @@ class Manager:
             await in_thread(lambda: write_launch_files(root, workspace))
             report("container")
             directory = self.run_dir(workspace.id) / "bundle"
-            limits = Limits(workspace.memory_limit, workspace.pids_limit)
+            limits = Limits(workspace.memory_limit, workspace.pids_limit, workspace.cpu_limit)
             config = bundle.source_config(
                 str(directory / "rootfs"), command, workspace.env | workspace.session, workspace.workdir, workspace.hostname, network.path,
                 self.cgroups.oci_path(workspace.id), launch.shm,
@@ -241,6 +242,16 @@ class Manager:
             await in_thread(lambda: self.cgroups.prepare(workspace, limits))
         except OSError as error:
             raise Internal(f"cannot make the control groups of {workspace}: {error}") from error
+
+    async def limit_cpus(self, workspace: Workspace) -> None:
+        """Hold a workspace that was made without it to its share of the processors. Raises Internal."""
+        cpus = workspace.cpu_limit
+        if cpus is None:
+            return
+        try:
+            await in_thread(lambda: self.cgroups.limit_cpus(workspace.id, cpus))
+        except OSError as error:
+            raise Internal(f"cannot limit the processors of {workspace.id}: {error}") from error
 
     async def mount_root(self, workspace: Workspace, layer: Path) -> int:
         """The workspace's overlay as a detached mount."""

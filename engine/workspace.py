@@ -18,6 +18,7 @@ MAX_COPIES = 8
 MIN_MEMORY = 16 << 20
 # The start of a desktop writes some 10 MiB.
 MIN_DISK = 64 << 20
+MIN_CPUS, MAX_CPUS = 0.1, 1024
 # What a client of OSWorld reaches on the host's loopback, without a login: its server, and Chromium's debugging port.
 CHROMIUM = 9222
 OSWORLD_PORTS = frozenset({FACE, CHROMIUM})
@@ -86,6 +87,7 @@ class Workspace:
 
     pids_limit: int = DEFAULT_PIDS
     disk_limit: int | None = None  # bytes that it may write into its layer
+    cpu_limit: float | None = None  # how many processors' time it gets at most
     image_digest: str = ""
     tools_digest: str = ""
     stream_port: int | None = None
@@ -278,6 +280,13 @@ def check_integer(value: object, what: str, low: int, high: int, field: str | No
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise BadRequest(f"{what} must be a whole number from {low} to {high}, not {_shown(value)}", field=field)
     return value
+
+
+def check_cpus(value: object) -> float:
+    """How many processors' time something may use: a number in its bounds, to a hundredth."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not MIN_CPUS <= value <= MAX_CPUS:
+        raise BadRequest(f"cpus must be a number from {MIN_CPUS} to {MAX_CPUS}, not {_shown(value)}", field="cpus")
+    return round(float(value), 2)
 
 
 def check_reference(ref: str) -> str:

@@ -41,7 +41,7 @@ _hasher = argon2.PasswordHasher()
 class Account:
     """One user. `one_time`: unix seconds until which its password, made by somebody else, opens the way to one of its own; else None.
 
-    `external`: it has no password, an identity provider lets it in. `most_workspaces`, `most_memory` and `most_disk` (bytes): limits of
+    `external`: it has no password, an identity provider lets it in. `most_workspaces`, `most_memory` and `most_disk` (bytes), `most_cpus`: limits of
     its own, None: those that the settings have for every user.
     """
 
@@ -54,14 +54,19 @@ class Account:
     most_workspaces: int | None = None
     most_memory: int | None = None
     most_disk: int | None = None
+    most_cpus: float | None = None
 
     def public(self) -> dict[str, object]:
         """What an admin is shown."""
         return {
             "user": self.user, "role": self.role, "disabled": self.disabled, "external": self.external,
             "one_time_until": self.one_time, "changed": self.changed,
-            "quota": {"workspaces": self.most_workspaces, "memory": self.most_memory, "disk": self.most_disk},
+            "quota": self.quota(),
         }  # fmt: skip
+
+    def quota(self) -> dict[str, float | None]:
+        """Its limits by the names that quotas have."""
+        return {"workspaces": self.most_workspaces, "memory": self.most_memory, "disk": self.most_disk, "cpus": self.most_cpus}
 
 
 # Passwords
@@ -175,12 +180,11 @@ def set_disabled(connection: sqlite3.Connection, user: str, disabled: bool) -> N
     connection.execute("UPDATE accounts SET disabled = ? WHERE user = ?", (int(disabled), user))
 
 
-def set_quota(connection: sqlite3.Connection, user: str, limits: dict[str, int | None]) -> None:
-    """Limits of its own by name: `workspaces`, `memory` and `disk` (bytes). None: what the settings have for every user; one that is not given stays."""
-    account = _existing(connection, user)
-    now = {"workspaces": account.most_workspaces, "memory": account.most_memory, "disk": account.most_disk, **limits}
-    row = (now["workspaces"], now["memory"], now["disk"], user)
-    connection.execute("UPDATE accounts SET most_workspaces = ?, most_memory = ?, most_disk = ? WHERE user = ?", row)
+def set_quota(connection: sqlite3.Connection, user: str, limits: dict[str, float | None]) -> None:
+    """Limits of its own by name: `workspaces`, `memory` and `disk` (bytes), `cpus`. None: what the settings have for every user; one that is not given stays."""
+    now = {**_existing(connection, user).quota(), **limits}
+    row = (now["workspaces"], now["memory"], now["disk"], now["cpus"], user)
+    connection.execute("UPDATE accounts SET most_workspaces = ?, most_memory = ?, most_disk = ?, most_cpus = ? WHERE user = ?", row)
 
 
 def remove(connection: sqlite3.Connection, user: str) -> None:
@@ -224,12 +228,12 @@ def ensure_password(connection: sqlite3.Connection) -> str | None:
     return password
 
 
-_COLUMNS = "user, role, disabled, one_time, changed, subject IS NOT NULL, most_workspaces, most_memory, most_disk"
+_COLUMNS = "user, role, disabled, one_time, changed, subject IS NOT NULL, most_workspaces, most_memory, most_disk, most_cpus"
 
 
 def _account(row: tuple) -> Account:
-    user, role, disabled, one_time, changed, external, workspaces, memory, disk = row
-    return Account(user, Role(role), bool(disabled), one_time, changed, bool(external), workspaces, memory, disk)
+    user, role, disabled, one_time, changed, external, workspaces, memory, disk, cpus = row
+    return Account(user, Role(role), bool(disabled), one_time, changed, bool(external), workspaces, memory, disk, cpus)
 
 
 def _existing(connection: sqlite3.Connection, user: str) -> Account:

@@ -59,6 +59,9 @@ CREATE TABLE sandboxes (workspace TEXT PRIMARY KEY, metadata TEXT NOT NULL);
     """
 ALTER TABLE accounts ADD COLUMN most_disk INTEGER;
 """,
+    """
+ALTER TABLE accounts ADD COLUMN most_cpus REAL;
+""",
 )
 
 

@@ -15,7 +15,7 @@ from portal.lifetimes import Lifetimes, Rules
 from portal.node import Node
 from portal.owners import Owners
 from portal.principal import Principal, Role
-from portal.quotas import Quotas
+from portal.quotas import Limits, Quotas
 from portal.rates import Rates
 
 # Children of one grant: a burst, then so many a second. A search forks eight at a time; only a loop without end comes near.
@@ -81,14 +81,14 @@ class Forks:
     def _reserve(self, reserved: contextlib.ExitStack, principal: Principal, workspace: str, wanted: Wanted, source: dict[str, Any]) -> list[OverQuota]:
         """Room for the children, and the refusals of those for which there is none. Raises OverQuota."""
         owner, unlimited = self._owners.of(workspace), principal.role is Role.ADMIN
-        memory, disk = source["memory_limit"], source["disk_limit"]
+        each = Limits.of(source)
         if not wanted.partial:
-            reserved.enter_context(self._quotas.reserve(owner, wanted.count, memory, disk, unlimited, principal.user))
+            reserved.enter_context(self._quotas.reserve(owner, wanted.count, each, unlimited, principal.user))
             return []
         refused = []
         for _ in range(wanted.count):
             try:
-                reserved.enter_context(self._quotas.reserve(owner, 1, memory, disk, unlimited, principal.user))
+                reserved.enter_context(self._quotas.reserve(owner, 1, each, unlimited, principal.user))
             except OverQuota as error:
                 refused.append(error)
         if len(refused) == wanted.count:

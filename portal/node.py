@@ -60,14 +60,16 @@ class Node:
 
     async def launch(
         self, image: str, name: str | None, ports: list[int], memory: int | None, network: str = "open", disk: int | None = None,
-        env: dict[str, str] | None = None, request_id: str | None = None, osworld: bool = False,
+        env: dict[str, str] | None = None, request_id: str | None = None, osworld: bool = False, cpus: float | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         """Begin a launch; the answer is the workspace in state `starting`.
 
-        `memory` and `disk` are in bytes, `network` what it may reach: `open` or `none`, `env` for its programs, `osworld`: with an OSWorld server.
+        `memory` and `disk` are in bytes, `cpus` processors, `network` what it may reach: `open` or `none`, `env` for its programs, `osworld`: with an OSWorld server.
         """
         wanted: list[dict[str, int | None]] = [{"container": port, "host": None} for port in ports]
-        call = self._client.launch(image, name=name, ports=wanted, memory=memory, network=network, disk=disk, env=env or None, request_id=request_id, osworld=osworld)
+        call = self._client.launch(
+            image, name=name, ports=wanted, memory=memory, network=network, disk=disk, cpus=cpus, env=env or None, request_id=request_id, osworld=osworld
+        )
         return checked_workspace(await self._bounded(call, self._patience.work))
 
     async def fork(
@@ -225,6 +227,7 @@ def checked_workspace(item: object) -> dict[str, Any]:
         "created": item.get("created") if isinstance(item.get("created"), str | int | float) else None,
         "memory_limit": item["memory_limit"] if isinstance(item.get("memory_limit"), int) else None,
         "disk_limit": item["disk_limit"] if isinstance(item.get("disk_limit"), int) else None,
+        "cpu_limit": item["cpu_limit"] if isinstance(item.get("cpu_limit"), int | float) else None,
         "error": _text(item.get("error")),
     }
 

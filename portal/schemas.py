@@ -47,8 +47,8 @@ def _pair(schema: Schema) -> Schema:
 
 _SECONDS: Schema = {"type": "number", "description": "seconds since the epoch"}
 _PORTS: Schema = {"type": "object", "additionalProperties": {"type": "integer"}, "description": "port inside to port of the host"}
-_AMOUNTS = _object({"workspaces": _or_null(_WHOLE), "memory": _or_null(_WHOLE), "disk": _or_null(_WHOLE)})
-_BUDGET = _object({"limits": _AMOUNTS, "use": _object({"workspaces": _WHOLE, "memory": _WHOLE, "disk": _WHOLE})})
+_AMOUNTS = _object({"workspaces": _or_null(_WHOLE), "memory": _or_null(_WHOLE), "disk": _or_null(_WHOLE), "cpus": _or_null(_NUMBER)})
+_BUDGET = _object({"limits": _AMOUNTS, "use": _object({"workspaces": _WHOLE, "memory": _WHOLE, "disk": _WHOLE, "cpus": _NUMBER})})
 _PICTURE = {"type": "string", "contentEncoding": "base64"}
 
 # By name, for other schemas and for programs that make types of them.
@@ -57,7 +57,7 @@ COMPONENTS: dict[str, Schema] = {
         {"id": _TEXT, "name": _TEXT, "kind": _one_of("source", "branch"), "state": _one_of("created", "starting", "ready", "forking", "removing", "gone", "stopped", "failed"), "image": _TEXT},
         {
             "phase": _TEXT, "parent": _or_null(_TEXT), "batch": _or_null(_TEXT), "index": _or_null(_WHOLE), "generation": _WHOLE, "desktop": _SWITCH, "ports": _PORTS,
-            "network": _one_of("open", "none"), "label": _TEXT, "created": {"type": "string", "format": "date-time"}, "memory_limit": _or_null(_WHOLE), "disk_limit": _or_null(_WHOLE), "paused": _SWITCH, "error": _or_null(_TEXT),
+            "network": _one_of("open", "none"), "label": _TEXT, "created": {"type": "string", "format": "date-time"}, "memory_limit": _or_null(_WHOLE), "disk_limit": _or_null(_WHOLE), "cpu_limit": _or_null(_NUMBER), "paused": _SWITCH, "error": _or_null(_TEXT),
         },
     ),
     "ForkResult": _object(

@@ -13,19 +13,22 @@ from portal.database import Database
 Seconds = Annotated[float, pydantic.Field(ge=60, le=366 * 86400, strict=False)]
 Count = Annotated[int, pydantic.Field(ge=0, le=100_000)]
 Bytes = Annotated[int, pydantic.Field(ge=0, le=1 << 50)]
+Cpus = Annotated[float, pydantic.Field(ge=0, le=1_000_000)]
 
 
 class Settings(Body):
-    """null: never, or no limit. Memory and disk are sums of the limits of a user's workspaces, in bytes; admins have no limits of their own."""
+    """null: never, or no limit. Memory and disk (bytes) and processors are sums of the limits of a user's workspaces; admins have no limits of their own."""
 
     idle_seconds: Seconds | None = None
     lifetime_seconds: Seconds | None = None
     user_workspaces: Count | None = None
     user_memory: Bytes | None = None
     user_disk: Bytes | None = None
+    user_cpus: Cpus | None = None
     all_workspaces: Count | None = None
     all_memory: Bytes | None = None
     all_disk: Bytes | None = None
+    all_cpus: Cpus | None = None
 
 
 class SettingsStore:

@@ -35,15 +35,15 @@ class Client:
 
     async def run(
         self, image: str, *, name: str | None = None, ports: Sequence[int] = (), env: Mapping[str, str] | None = None, memory: int | None = None,
-        disk: int | None = None, network: str = "open", timeout: float | None = None, persistent: bool = False, wait: bool = True,
+        disk: int | None = None, cpus: float | None = None, network: str = "open", timeout: float | None = None, persistent: bool = False, wait: bool = True,
     ) -> Workspace:  # fmt: skip
         """Launch a workspace from an image; with `wait` (usual) return when it is ready.
 
-        `memory` and `disk` in bytes; `network`: `open` or `none`; `timeout`: seconds after which it is discarded, `persistent`: never.
+        `memory` and `disk` in bytes, `cpus`: how many processors' time it gets at most; `network`: `open` or `none`; `timeout`: seconds after which it is discarded, `persistent`: never.
         Raises NotFound for an image that is not built, LimitReached, Conflict when its start failed.
         """
         body: dict[str, Any] = {
-            "image": image, "name": name, "ports": list(ports), "env": dict(env or {}) or None, "memory": memory, "disk": disk, "network": network,
+            "image": image, "name": name, "ports": list(ports), "env": dict(env or {}) or None, "memory": memory, "disk": disk, "cpus": cpus, "network": network,
             "timeout": timeout, "persistent": persistent or None,
         }  # fmt: skip
         told = await self._transport.json("POST", "/workspaces", {key: value for key, value in body.items() if value is not None}, once=True)

@@ -23,6 +23,7 @@ class RunOptions(TypedDict, total=False):
     env: Mapping[str, str] | None
     memory: int | None
     disk: int | None
+    cpus: float | None
     network: str
     timeout: float | None
     persistent: bool

@@ -99,6 +99,7 @@ def _workspace_commands(commands: "argparse._SubParsersAction[argparse.ArgumentP
     run.add_argument("--shm-size", type=values.size, metavar="SIZE",
                      help="size of /dev/shm (default: 1g, or half of the memory limit when that is less)")  # fmt: skip
     run.add_argument("--disk", type=values.size, metavar="SIZE", help="how much it may write to its disk, such as 10g (default: all that is free)")
+    run.add_argument("--cpus", type=values.cpus, metavar="N", help="how many processors' time it gets at most, such as 1.5 (default: all)")
     run.add_argument("--pids", type=values.positive, metavar="N", help="limit on processes and threads")
     run.add_argument("--network", choices=("open", "none"), default="open", help="outgoing traffic: all of it (default), or none")
     run.add_argument("--osworld", action="store_true",

@@ -84,6 +84,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def cpus(text: str) -> float:
+    """How many processors, also parts of one."""
+    if re.fullmatch(r"\d{1,4}(\.\d{1,6})?", text) is None:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of processors, such as 2 or 0.5")
+    return float(text)
+
+
 def natural(text: str) -> int:
     """A whole number from 0 on."""
     if not text.isascii() or not text.isdigit() or len(text) > 9:

@@ -78,6 +78,7 @@ async def run(client: EngineClient, arguments: argparse.Namespace) -> int:
             shm=arguments.shm_size,
             pids=arguments.pids,
             disk=arguments.disk,
+            cpus=arguments.cpus,
             network=arguments.network,
             command=arguments.argv or None,
             osworld=arguments.osworld,

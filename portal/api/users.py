@@ -18,7 +18,7 @@ from portal.passwords import Passwords
 from portal.principal import Role, Scope
 from portal.quotas import Quotas
 from portal.routes import Call, Route
-from portal.settings import Bytes, Count
+from portal.settings import Bytes, Count, Cpus
 
 
 class NewUser(Body):
@@ -29,11 +29,12 @@ class NewUser(Body):
 
 
 class Quota(Body):
-    """Limits of one user; null: what the settings have for every user. `memory` and `disk` are in bytes. Without `disk` its limit stays as it is."""
+    """Limits of one user; null: what the settings have for every user. `memory` and `disk` are in bytes, `cpus` processors. Without `disk` or `cpus` that limit stays as it is."""
 
     workspaces: Count | None
     memory: Bytes | None
     disk: Bytes | None = None
+    cpus: Cpus | None = None
 
 
 class Changes(Body):

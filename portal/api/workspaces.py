@@ -11,6 +11,7 @@ import pydantic
 from aiohttp import hdrs, web
 
 from engine.config import DEFAULT_MEMORY
+from engine.workspace import MAX_CPUS, MIN_CPUS
 from portal import audit, hosts
 from portal.bodies import Body
 from portal.errors import Forbidden
@@ -21,7 +22,7 @@ from portal.node import Node, opens
 from portal.owners import Owners
 from portal.parameters import number, whole
 from portal.principal import Principal, Role, Scope
-from portal.quotas import Quotas
+from portal.quotas import Limits, Quotas
 from portal.routes import Call, Route
 from portal.tickets import Tickets
 
@@ -43,8 +44,8 @@ Lifetime = Annotated[float, pydantic.Field(ge=1, le=366 * 86400, strict=False)]
 
 
 class Launch(Body):
-    """`memory` and `disk` (how much it may write) are in bytes; `network` is what it may reach.
-    `disk` null: no limit, but 10 GiB where a quota for disk holds.
+    """`memory` and `disk` (how much it may write) are in bytes; `cpus`: how many processors' time it gets at most; `network` is what it may reach.
+    `disk` null: no limit, but 10 GiB where a quota for disk holds; `cpus` null: no limit, but 2 where a quota for processors holds.
     `osworld`: with a server for OSWorld's clients, on the host's loopback without a login.
     `timeout`: seconds after which it is discarded, `persistent`: never. `wait`: answer when it is ready."""
 
@@ -53,6 +54,7 @@ class Launch(Body):
     ports: Annotated[list[Port], pydantic.Field(max_length=64)] = []
     memory: int | None = None
     disk: int | None = None
+    cpus: Annotated[float, pydantic.Field(ge=MIN_CPUS, le=MAX_CPUS)] | None = None
     network: Network = "open"
     osworld: bool = False
     timeout: Lifetime | None = None
@@ -156,11 +158,11 @@ class Workspaces:
             raise Forbidden(f"osworld needs the scope {Scope.CONTROL}, too")
         with audit.outcome("launch", principal, None, image=wanted.image, network=wanted.network) as told:
             self._forks.pace(principal, 1)
-            disk = self._quotas.disk_limit(user, wanted.disk, unlimited)
-            with self._quotas.reserve(user, 1, wanted.memory or DEFAULT_MEMORY, disk, unlimited, asks=user):
+            each = self._quotas.granted(user, Limits(wanted.memory or DEFAULT_MEMORY, wanted.disk, wanted.cpus), unlimited)
+            with self._quotas.reserve(user, 1, each, unlimited, asks=user):
                 made = await self._node.launch(
-                    wanted.image, wanted.name or None, sorted(set(wanted.ports)), wanted.memory, wanted.network, disk, env,
-                    request_id=request_id, osworld=wanted.osworld,
+                    wanted.image, wanted.name or None, sorted(set(wanted.ports)), wanted.memory, wanted.network, each.disk, env,
+                    request_id=request_id, osworld=wanted.osworld, cpus=each.cpus,
                 )  # fmt: skip
                 told["workspace"] = made["id"]
                 await self._owners.claim(made["id"], user)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
+import math
 import os
 import re
 import time
@@ -229,7 +230,7 @@ class Sandboxes:
         item, last = await self._node.workspace(workspace), await self._inside.stats(workspace)
         used = (float(last["cpu_seconds"]) - float(first["cpu_seconds"])) / (time.monotonic() - began)
         measured = {
-            "timestamp": _time(time.time()), "timestampUnix": int(time.time()), "cpuCount": os.cpu_count() or 1, "cpuUsedPct": round(100 * max(0.0, used), 2),
+            "timestamp": _time(time.time()), "timestampUnix": int(time.time()), "cpuCount": _processors(item), "cpuUsedPct": round(100 * max(0.0, used), 2),
             "memUsed": int(last["memory_bytes"]), "memTotal": item["memory_limit"] or 0, "memCache": 0, "diskUsed": int(last["disk_bytes"] or 0),
             "diskTotal": item["disk_limit"] or 0,
         }  # fmt: skip
@@ -262,9 +263,14 @@ class Sandboxes:
         ends = life.ends_at if life is not None else None
         return {
             "sandboxID": item["id"], "templateID": item["image"], "clientID": "tclone", "envdVersion": ENVD_VERSION, "alias": item["name"],
-            "startedAt": str(item["created"]), "endAt": _FOREVER if ends is None else _time(ends), "state": _state(item), "cpuCount": 1,
+            "startedAt": str(item["created"]), "endAt": _FOREVER if ends is None else _time(ends), "state": _state(item), "cpuCount": _processors(item),
             "memoryMB": (item["memory_limit"] or 0) >> 20, "diskSizeMB": (item["disk_limit"] or 0) >> 20, "metadata": self._metadata.of(item["id"]),
         }  # fmt: skip
+
+
+def _processors(item: dict[str, Any]) -> int:
+    """How many it may use, as a whole number."""
+    return math.ceil(item["cpu_limit"]) if item["cpu_limit"] else os.cpu_count() or 1
 
 
 async def _not_there(request: web.Request) -> web.StreamResponse:

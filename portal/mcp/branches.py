@@ -48,11 +48,12 @@ def add(server: MCPServer, find: Find) -> None:
         name: Name = None,
         ports: Annotated[list[Port], Field(max_length=64, description="ports inside that are published")] = [],
         memory_mib: Annotated[int | None, Field(ge=64, le=1 << 20, description="memory limit")] = None,
+        cpus: Annotated[float | None, Field(ge=0.1, le=1024, description="how many processors' time it gets at most")] = None,
         network: Annotated[Literal["open", "none"], Field(description="what it may reach")] = "open",
         seconds: Seconds = None,
     ) -> CallToolResult:
         """Launch a fresh workspace and wait until it is ready. To continue from a state that exists, use branch_fork."""
-        wanted: dict[str, Any] = {"image": image, "name": name, "ports": ports, "network": network, "wait": True, "timeout": seconds}
+        wanted: dict[str, Any] = {"image": image, "name": name, "ports": ports, "network": network, "wait": True, "timeout": seconds, "cpus": cpus}
         if memory_mib is not None:
             wanted["memory"] = memory_mib * _MEBIBYTE
         made = await find(ctx).json("POST", "/workspaces", wanted)

@@ -10,9 +10,11 @@ import { snippet } from "./snippets.js";
 import { settings as words } from "./strings_admin.js";
 
 const GIB = 1024 ** 3;
+/** The unit of what need not be whole. */
+export const PART = null;
 
 /** A field for a limit: empty is none. */
-export const limitInput = (value, unit = 1) => h("input", { type: "text", inputMode: "decimal", autocomplete: "off", value: value === null ? "" : String(value / unit) });
+export const limitInput = (value, unit = 1) => h("input", { type: "text", inputMode: "decimal", autocomplete: "off", value: value === null ? "" : String(value / (unit ?? 1)) });
 
 /** What such a field says, in whole units; null when it is empty. Throws with what is wrong. */
 export function limitOf(input, label, unit = 1) {
@@ -20,7 +22,7 @@ export function limitOf(input, label, unit = 1) {
   if (!text) return null;
   const value = Number(text);
   if (!Number.isFinite(value) || value < 0 || (unit === 1 && !Number.isInteger(value))) throw new Fault(words.notNumber(label), input);
-  return Math.round(value * unit);
+  return unit === PART ? value : Math.round(value * unit);
 }
 
 export async function settingsPart(section) {
@@ -34,6 +36,8 @@ export async function settingsPart(section) {
     ["all_memory", words.allMemory, GIB, words.memoryHint],
     ["user_disk", words.userDisk, GIB, words.diskHint],
     ["all_disk", words.allDisk, GIB, words.diskHint],
+    ["user_cpus", words.userCpus, PART, words.cpusHint],
+    ["all_cpus", words.allCpus, PART, words.cpusHint],
   ].map(([name, label, unit, hint = ""]) => ({ name, label, unit, hint, input: limitInput(set[name], unit) }));
   const wanted = () => ({ idle_seconds: secondsOf(idle), lifetime_seconds: secondsOf(whole), ...Object.fromEntries(limits.map(({ name, label, unit, input }) => [name, limitOf(input, label, unit)])) });
   const described = () => {
@@ -59,6 +63,7 @@ export async function settingsPart(section) {
     pair(limitField(limits[0]), limitField(limits[1])),
     pair(limitField(limits[2]), limitField(limits[3])),
     pair(limitField(limits[4]), limitField(limits[5])),
+    pair(limitField(limits[6]), limitField(limits[7])),
     error,
     h("div", { className: "save-row" }, save, saved),
     same.element,

@@ -1,7 +1,7 @@
 // All users, with their quotas.
 
 import { addUser, changeUser, removeUser, resetPassword, users as list } from "./account_api.js";
-import { limitInput, limitOf } from "./admin_settings.js";
+import { PART, limitInput, limitOf } from "./admin_settings.js";
 import { actions, fillPart, formDialog, showOnce, table } from "./account_parts.js";
 import { Dialog, field, segmented } from "./dialog.js";
 import { button, h } from "./dom.js";
@@ -37,7 +37,7 @@ export async function usersPart(section, known, attempt) {
     if (!user.external) buttons.push(act(words.reset, async () => tellPassword(await resetPassword(user.user), redo)));
     buttons.push(act(words.remove, () => askRemove(user.user, redo), "danger"));
     const name = user.user === known.user ? `${user.user} (${words.you})` : user.user;
-    const used = [useOf(user, "workspaces", String), useOf(user, "memory", setSize), useOf(user, "disk", setSize)];
+    const used = [useOf(user, "workspaces", String), useOf(user, "memory", setSize), useOf(user, "disk", setSize), useOf(user, "cpus", String)];
     return [name, Object.fromEntries(words.roles)[user.role], stateOf(user), ...used, user.user === known.user ? "" : actions(...buttons)];
   });
   const add = button(words.add, { kind: "primary", on: () => openAdd(() => attempt(redo)) });
@@ -54,8 +54,11 @@ function openQuota(user, redo) {
   const workspaces = limitInput(user.quota.workspaces);
   const memory = limitInput(user.quota.memory, GIB);
   const disk = limitInput(user.quota.disk, GIB);
+  const cpus = limitInput(user.quota.cpus, PART);
   const wanted = () => ({
-    quota: { workspaces: limitOf(workspaces, words.mostWorkspaces), memory: limitOf(memory, words.mostMemory, GIB), disk: limitOf(disk, words.mostDisk, GIB) },
+    quota: {
+      workspaces: limitOf(workspaces, words.mostWorkspaces), memory: limitOf(memory, words.mostMemory, GIB), disk: limitOf(disk, words.mostDisk, GIB), cpus: limitOf(cpus, words.mostCpus, PART),
+    },
   });
   const described = () => {
     try {
@@ -70,6 +73,7 @@ function openQuota(user, redo) {
     field(words.mostWorkspaces, workspaces),
     field(words.mostMemory, memory, words.mostMemoryHint),
     field(words.mostDisk, disk, words.mostDiskHint),
+    field(words.mostCpus, cpus, words.mostCpusHint),
   ];
   const dialog = formDialog(words.quotaTitle(user.user), fields, words.save, async () => {
     await changeUser(user.user, wanted());

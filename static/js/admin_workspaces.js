@@ -96,7 +96,7 @@ export async function workspacesPart(section, _, attempt, changes) {
     const amount = (name, shown, none) => words.of(shown(all.use[name]), all.limits[name] === null ? none : shown(all.limits[name]));
     const limits = Object.values(all.limits).every((value) => value === null)
       ? ""
-      : words.limits(amount("workspaces", String, words.noLimit), amount("memory", setSize, words.noMemoryLimit), amount("disk", setSize, words.noMemoryLimit));
+      : words.limits(amount("workspaces", String, words.noLimit), amount("memory", setSize, words.noMemoryLimit), amount("disk", setSize, words.noMemoryLimit), amount("cpus", String, words.noLimit));
     setText(summary, words.summary(Object.keys(known).length, owners, viewers) + limits);
     renderOwners();
     render();

@@ -25,8 +25,8 @@ export class Console {
     this.#timer = setInterval(() => this.#refresh(), LOG_EVERY);
   }
 
-  update({ image, created, memory_limit: memory, disk_limit: disk, network }) {
-    const rows = [[words.image, image], [words.age, age(created)], [words.memory, memory ? size(memory) : words.none], ...(disk ? [[words.disk, size(disk)]] : []), [words.network, network]];
+  update({ image, created, memory_limit: memory, disk_limit: disk, cpu_limit: cpus, network }) {
+    const rows = [[words.image, image], [words.age, age(created)], [words.memory, memory ? size(memory) : words.none], ...(disk ? [[words.disk, size(disk)]] : []), ...(cpus ? [[words.cpus, cpus]] : []), [words.network, network]];
     replaceWhenChanged(this.#facts, JSON.stringify(rows), () => rows.map(([term, value]) => h("div", {}, h("dt", { textContent: term }), h("dd", { textContent: value }))));
   }
 

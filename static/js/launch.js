@@ -16,6 +16,7 @@ import { toast } from "./toast.js";
 const GIB = 1024 ** 3;
 const MEMORY = [["", words.memoryDefault], [2 * GIB, "2 GiB"], [4 * GIB, "4 GiB"], [8 * GIB, "8 GiB"], [16 * GIB, "16 GiB"]];
 const DISK = [["", words.diskDefault], [5 * GIB, "5 GiB"], [10 * GIB, "10 GiB"], [20 * GIB, "20 GiB"], [50 * GIB, "50 GiB"]];
+const CPUS = [["", words.cpusDefault], ...[0.5, 1, 2, 4, 8].map((count) => [count, String(count)])];
 // Refusals that another try would get as well, unless the form is changed.
 const CORRECTABLE = ["bad_request", "conflict", "limit"];
 
@@ -36,6 +37,7 @@ class LaunchDialog {
     this.ports = h("input", { type: "text", name: "ports", inputMode: "numeric", autocomplete: "off", placeholder: words.portsExample });
     this.memory = h("select", { name: "memory" }, ...MEMORY.map(([value, label]) => h("option", { value: String(value), textContent: label })));
     this.disk = h("select", { name: "disk" }, ...DISK.map(([value, label]) => h("option", { value: String(value), textContent: label })));
+    this.cpus = h("select", { name: "cpus" }, ...CPUS.map(([value, label]) => h("option", { value: String(value), textContent: label })));
     this.network = segmented("network", words.network, Object.entries(words.networks), "open");
     this.network.append(h("p", { className: "hint", textContent: words.networkHint }));
     this.cancel = button(common.cancel, { on: () => this.dialog.close() });
@@ -56,12 +58,12 @@ class LaunchDialog {
   /** The form, with what was wrong in it; `again`: it may be sent once more as it is. */
   form(failure = null, again = false) {
     const fields = h("div", { className: "field-row" }, field(words.ports, this.ports, words.portsHint), field(words.memory, this.memory));
-    const disk = field(words.disk, this.disk, words.diskHint);
+    const disk = h("div", { className: "field-row" }, field(words.disk, this.disk, words.diskHint), field(words.cpus, this.cpus, words.cpusHint));
     this.dialog.step([this.choices, field(words.name, this.name), fields, disk, this.network, this.quota], [this.cancel, this.submit], [this.same.element]);
     this.submit.disabled = false;
     this.showChoice();
     if (failure) {
-      this.dialog.showError(failure, { name: this.name, ports: this.ports, memory: this.memory, disk: this.disk });
+      this.dialog.showError(failure, { name: this.name, ports: this.ports, memory: this.memory, disk: this.disk, cpus: this.cpus });
       // What was wrong is in the form: it is corrected and sent. Only what failed at the other end is tried again.
       if (again) this.submit.textContent = common.retry;
     }
@@ -131,8 +133,9 @@ class LaunchDialog {
     if (problem) throw new Fault(problem, this.name);
     const memory = this.memory.value ? { memory: Number(this.memory.value) } : {};
     const disk = this.disk.value ? { disk: Number(this.disk.value) } : {};
+    const cpus = this.cpus.value ? { cpus: Number(this.cpus.value) } : {};
     const network = this.network.querySelector("input:checked").value;
-    return { image: image.name, ...(name ? { name } : {}), ...memory, ...disk, ports: this.wantedPorts(), ...(network === "open" ? {} : { network }) };
+    return { image: image.name, ...(name ? { name } : {}), ...memory, ...disk, ...cpus, ports: this.wantedPorts(), ...(network === "open" ? {} : { network }) };
   }
 
   wantedPorts() {

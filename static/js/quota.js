@@ -1,4 +1,4 @@
-// What one has and may have: workspaces, and the sums of their limits for memory and disk.
+// What one has and may have: workspaces, and the sums of their limits for memory, disk and processors.
 
 import { quota } from "./account_api.js";
 import { fillPart } from "./account_parts.js";
@@ -6,7 +6,7 @@ import { h } from "./dom.js";
 import { setSize } from "./format.js";
 import { quotas as words } from "./strings_account.js";
 
-const SHOWN = { workspaces: String, memory: setSize, disk: setSize };
+const SHOWN = { workspaces: String, memory: setSize, disk: setSize, cpus: String };
 
 /** "2 of 5", or what there is when there is no limit. */
 const figure = (name, use, limit) => (limit === null ? words.unlimited(SHOWN[name](use)) : words.of(SHOWN[name](use), SHOWN[name](limit)));

@@ -20,13 +20,13 @@ export const account = {
 
 export const quotas = {
   title: "What you have",
-  note: "An admin sets the limits. Memory and disk are the sums of your workspaces' limits: what they may come to use. A workspace without a disk limit counts for 10 GiB.",
-  adminNote: "Admins have no limits of their own. Memory and disk are the sums of workspaces' limits: what they may come to use. A workspace without a disk limit counts for 10 GiB.",
+  note: "An admin sets the limits. Memory, disk and processors are the sums of your workspaces' limits: what they may come to use. A workspace without a limit counts for 10 GiB of disk and 2 processors.",
+  adminNote: "Admins have no limits of their own. Memory, disk and processors are the sums of workspaces' limits: what they may come to use. A workspace without a limit counts for 10 GiB of disk and 2 processors.",
   all: "All users together",
-  names: { workspaces: "Workspaces", memory: "Memory", disk: "Disk" },
+  names: { workspaces: "Workspaces", memory: "Memory", disk: "Disk", cpus: "Processors" },
   of: (use, limit) => `${use} of ${limit}`,
   unlimited: (use) => `${use}, no limit`,
-  short: { workspaces: (figure) => `${figure} workspaces`, memory: (figure) => `${figure} of memory`, disk: (figure) => `${figure} of disk` },
+  short: { workspaces: (figure) => `${figure} workspaces`, memory: (figure) => `${figure} of memory`, disk: (figure) => `${figure} of disk`, cpus: (figure) => `${figure} processors` },
   line: (figures) => `You have ${figures}.`,
 };
 

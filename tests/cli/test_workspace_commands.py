@@ -18,7 +18,7 @@ async def test_run_prints_the_id_alone_on_stdout(engine: FakeEngine, tclone: Tcl
 
 async def test_run_sends_every_option(engine: FakeEngine, tclone: Tclone) -> None:
     done = await tclone(
-        *"run workspace --name desk -p 3000 -p 8080:80 -e A=b=c --memory 1.5g --pids 300 --network none --json".split(),
+        *"run workspace --name desk -p 3000 -p 8080:80 -e A=b=c --memory 1.5g --cpus 0.5 --pids 300 --network none --json".split(),
         *("--", "python3", "-m", "http.server", "--", "-x"),
     )
     assert done.status == 0
@@ -32,6 +32,7 @@ async def test_run_sends_every_option(engine: FakeEngine, tclone: Tclone) -> Non
         "ports": [{"container": 3000, "host": None}, {"container": 80, "host": 8080}],
         "env": {"A": "b=c"},
         "memory": 3 << 29,
+        "cpus": 0.5,
         "pids": 300,
         "network": "none",
         "command": ["python3", "-m", "http.server", "--", "-x"],
@@ -209,6 +210,8 @@ async def test_rm_all(engine: FakeEngine, tclone: Tclone) -> None:
         "run workspace -p 1:2:3",
         "run workspace -p ٣",
         "run workspace --memory lots",
+        "run workspace --cpus some",
+        "run workspace --cpus -1",
         "run workspace --memory -2g",
         "run workspace -e novalue",
         "fork",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from engine import cgroups
 from engine.cgroups import HYBRID_V2, ROOT, Cgroups, Limits, layout
 from engine.client import EngineClient
-from engine.errors import EngineError
+from engine.errors import BadRequest, EngineError
 from engine.cgroups import parent_of
 from tests.engine import guest
 from tests.engine.support import IMAGE, Engine, eventually, leftovers, pids_of
@@ -70,6 +72,42 @@ async def test_limits_hold_against_root_with_namespaces_of_its_own(engine: Engin
         assert not any(group.endswith(f"/{name}") for group in roots())
         await client.remove(ref)
         assert leftovers(engine, ref) == []
+
+
+def cpus_of(engine: Engine, identity: str) -> float | None:
+    """The same for processors; None without a limit."""
+    group = Path(parent_of(engine.run)) / identity
+    if layout() == "v2":
+        quota, period = (ROOT / group / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    top = ROOT / "cpu" / group
+    quota = int((top / "cpu.cfs_quota_us").read_text())
+    return None if quota == -1 else quota / int((top / "cpu.cfs_period_us").read_text())
+
+
+async def test_processors_are_limited_in_source_and_branch(engine: Engine, client: EngineClient) -> None:
+    """However many of its programs would like to run; and none waits long for its next turn."""
+    made = await client.launch(IMAGE, name="src", cpus=0.4, wait=True)
+    assert made["cpu_limit"] == 0.4
+    source = made["id"]
+    await client.run(source, ["sh", "-c", "for i in 1 2 3; do (while :; do :; done) & done"])
+    branch = (await client.fork(source))["branches"][0]
+    assert branch["error"] is None and (await client.get(branch["id"]))["cpu_limit"] == 0.4
+    for ref in (source, branch["id"]):
+        assert cpus_of(engine, ref) == 0.4
+        before, began = (await client.stats(ref))["cpu_seconds"], time.monotonic()
+        await asyncio.sleep(2)
+        used, passed = (await client.stats(ref))["cpu_seconds"] - before, time.monotonic() - began
+        assert 0 < used <= 0.45 * passed + 0.05, (ref, used, passed)
+    free = (await client.launch(IMAGE, name="free", wait=True))["id"]
+    assert (await client.get(free))["cpu_limit"] is None
+    for ref in (source, branch["id"], free):
+        await client.remove(ref)
+        assert leftovers(engine, ref) == []
+    for wrong in (0, 0.01, 2000, "1", True, float("nan")):
+        with pytest.raises(BadRequest) as refused:
+            await client.launch(IMAGE, cpus=wrong)  # type: ignore[arg-type]
+        assert refused.value.field == "cpus"
 
 
 async def _told(client: EngineClient, ref: str) -> bytes:

@@ -54,15 +54,17 @@ async def test_a_quota_is_set_and_taken_back(page: Page, portal: Portal) -> None
     await dialog.get_by_label("Workspaces").fill("3")
     await dialog.get_by_label("Memory, GiB").fill("1.5")
     await dialog.get_by_label("Disk, GiB").fill("20")
+    await dialog.get_by_label("Processors").fill("2.5")
     await dialog.get_by_text("The same by the API").click()
     await expect(dialog.locator(".snippet-code")).to_contain_text('"memory":1610612736')
     await dialog.get_by_role("button", name="Save").click()
     await expect(row).to_contain_text("0 of 3")
     await expect(row).to_contain_text("of 20 GiB")
+    await expect(row).to_contain_text("0 of 2.5")
     account = portal.control.access.users.find("anna")
-    assert account is not None and (account.most_workspaces, account.most_memory, account.most_disk) == (3, 3 << 29, 20 << 30)
+    assert account is not None and account.quota() == {"workspaces": 3, "memory": 3 << 29, "disk": 20 << 30, "cpus": 2.5}
     await row.get_by_role("button", name="Quota: anna").click()
-    for label in ("Workspaces", "Memory, GiB", "Disk, GiB"):
+    for label in ("Workspaces", "Memory, GiB", "Disk, GiB", "Processors"):
         await dialog.get_by_label(label).fill("")
     await dialog.get_by_role("button", name="Save").click()
     await expect(row).not_to_contain_text("of 3")
@@ -74,10 +76,12 @@ async def test_settings_are_changed_for_all(page: Page, portal: Portal) -> None:
     await page.get_by_label("Workspaces of each user").fill("5")
     await page.get_by_label("Memory of all together, GiB").fill("32")
     await page.get_by_label("Disk of each user, GiB").fill("50")
+    await page.get_by_label("Processors of all together").fill("7.5")
     await page.get_by_role("button", name="Save").click()
     await expect(page.get_by_text("The settings are saved")).to_be_visible()
     now = portal.control.settings.now
     assert (now.idle_seconds, now.user_workspaces, now.all_memory, now.user_memory, now.user_disk, now.all_disk) == (8 * 3600, 5, 32 << 30, None, 50 << 30, None)
+    assert (now.user_cpus, now.all_cpus) == (None, 7.5)
     await page.reload()
     await expect(page.get_by_label("Memory of all together, GiB")).to_have_value("32")
 

@@ -164,7 +164,7 @@ class FakeEngine:
             "id": identity, "name": f"webtop-xfce-{identity[3:]}", "kind": "source", "state": "ready", "phase": "", "parent": None,
             "batch": None, "index": None, "generation": 0, "image": "webtop-xfce", "desktop": True,
             "ports": {"3000": next(self._hosts)}, "network": "open", "label": "",
-            "created": time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime()), "memory_limit": 4 << 30, "disk_limit": None,
+            "created": time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime()), "memory_limit": 4 << 30, "disk_limit": None, "cpu_limit": None,
             "error": None, **values,
         }  # fmt: skip
         self.workspaces[identity] = workspace
@@ -220,7 +220,7 @@ class FakeEngine:
         if any(item["name"] == body.get("name") for item in self.workspaces.values()):
             raise _taken(body["name"])
         ports = {str(port["container"]): next(self._hosts) for port in body.get("ports", [])}
-        made = self.add(image=image["name"], desktop=image["desktop"] is not None, state="starting", ports=ports, network=body.get("network", "open"), disk_limit=body.get("disk"))
+        made = self.add(image=image["name"], desktop=image["desktop"] is not None, state="starting", ports=ports, network=body.get("network", "open"), disk_limit=body.get("disk"), cpu_limit=body.get("cpus"))
         self.changed(made, name=body.get("name") or f"{image['name']}-{made['id'][3:]}")
         self.background(self._become_ready(made))
         return web.json_response(made, status=201)
@@ -273,7 +273,7 @@ class FakeEngine:
                 name=names[index], kind="branch", parent=source["id"], batch="b-1", index=index,
                 label=dict(enumerate(body.get("labels") or [])).get(index, ""),
                 network=body.get("network") or source["network"],
-                generation=source["generation"] + 1, image=source["image"], desktop=source["desktop"], ports=ports, disk_limit=source["disk_limit"],
+                generation=source["generation"] + 1, image=source["image"], desktop=source["desktop"], ports=ports, disk_limit=source["disk_limit"], cpu_limit=source["cpu_limit"],
             )  # fmt: skip
             branches.append({"id": branch["id"], "name": branch["name"], "ports": ports, "error": None})
         self.changed(source, state="ready")

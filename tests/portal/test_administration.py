@@ -18,6 +18,7 @@ from aiohttp import web
 from engine.config import REPO
 from portal import audit_log, refusals
 from portal.audit_log import Wanted
+from portal.quotas import Limits
 from portal.settings import Settings
 from tests.portal.conftest import PATIENCE, Client, Portal, token_of
 from tests.portal.fake_engine import FakeEngine
@@ -101,13 +102,13 @@ async def test_a_user_may_have_a_quota_of_its_own(portal: Portal, engine: FakeEn
     settings = await (await admin.request("GET", "/api/v1/settings")).json()
     await admin.request("PUT", "/api/v1/settings", {**settings, "user_workspaces": 0})
     changed = await admin.request("PATCH", "/api/v1/users/anna", {"quota": {"workspaces": 1, "memory": None}})
-    assert (await changed.json())["quota"] == {"workspaces": 1, "memory": None, "disk": None}
+    assert (await changed.json())["quota"] == {"workspaces": 1, "memory": None, "disk": None, "cpus": None}
     assert (await _launch(anna))[0] == 201
     status, error = await _launch(anna)
     assert (status, error["quota"], error["limit"], error["use"]) == (429, "workspaces", 1, 1)
     assert (await _launch(ben))[0] == 429, "ben has what every user has"
     mine = await (await anna.request("GET", "/api/v1/quota")).json()
-    assert mine == {"user": {"limits": {"workspaces": 1, "memory": None, "disk": None}, "use": {"workspaces": 1, "memory": 4 << 30, "disk": 10 << 30}}}
+    assert mine == {"user": {"limits": {"workspaces": 1, "memory": None, "disk": None, "cpus": None}, "use": {"workspaces": 1, "memory": 4 << 30, "disk": 10 << 30, "cpus": 2}}}
     listed = {user["user"]: user for user in await (await admin.request("GET", "/api/v1/users")).json()}
     assert (listed["anna"]["limits"]["workspaces"], listed["ben"]["limits"]["workspaces"], listed["admin"]["limits"]["workspaces"]) == (1, 0, None)
     assert listed["anna"]["use"]["workspaces"] == 1
@@ -148,7 +149,7 @@ async def test_a_quota_for_disk_adds_up_the_limits_of_workspaces(portal: Portal,
     assert (await anna.request("POST", "/api/v1/workspaces/ws-3/fork", {"copies": 1})).status == 201
     # What does not say anything of disk does not change it.
     changed = await admin.request("PATCH", "/api/v1/users/anna", {"quota": {"workspaces": 9, "memory": None}})
-    assert (await changed.json())["quota"] == {"workspaces": 9, "memory": None, "disk": 50 << 30}
+    assert (await changed.json())["quota"] == {"workspaces": 9, "memory": None, "disk": 50 << 30, "cpus": None}
     # A quota of all together holds for admins, too.
     assert (await admin.request("PUT", "/api/v1/settings", {**settings, "all_disk": 65 << 30})).status == 200
     assert (await launch(admin))[0] == 429
@@ -159,12 +160,42 @@ async def test_a_quota_for_disk_adds_up_the_limits_of_workspaces(portal: Portal,
     assert (await launch(ben, disk=5 << 30))[0] == 201
 
 
+async def test_a_quota_for_processors_adds_up_the_limits_of_workspaces(portal: Portal, engine: FakeEngine) -> None:
+    admin = await portal.login()
+    anna = await portal.user(admin, "anna")
+
+    async def launch(client: Client, **more: object) -> tuple[int, dict[str, object]]:
+        answer = await client.request("POST", "/api/v1/workspaces", {"image": "workspace", **more})
+        return answer.status, (await answer.json()).get("error", {})
+
+    assert (await launch(anna))[0] == 201 and engine.workspaces["ws-1"]["cpu_limit"] is None
+    settings = await (await admin.request("GET", "/api/v1/settings")).json()
+    assert (await admin.request("PUT", "/api/v1/settings", {**settings, "user_cpus": 5.5})).status == 200
+    assert (await launch(anna))[0] == 201 and engine.workspaces["ws-2"]["cpu_limit"] == 2
+    assert (await launch(anna, cpus=0.7))[0] == 201 and engine.workspaces["ws-3"]["cpu_limit"] == 0.7
+    status, error = await launch(anna)
+    assert (status, error["quota"], error["limit"], error["use"], error["wanted"]) == (429, "cpus", 5.5, 4.7, 2)
+    assert error["message"] == "you have 4.7 of 5.5 processors, so 2 more cannot be had; discard some first"
+    assert (await anna.request("POST", "/api/v1/workspaces/ws-3/fork", {"copies": 2})).status == 429
+    assert (await anna.request("POST", "/api/v1/workspaces/ws-3/fork", {"copies": 1})).status == 201
+    changed = await admin.request("PATCH", "/api/v1/users/anna", {"quota": {"workspaces": None, "memory": None, "cpus": 7}})
+    assert (await changed.json())["limits"]["cpus"] == 7
+    assert (await launch(anna, cpus=1.5))[0] == 201
+    told = (await (await anna.request("GET", "/api/v1/quota")).json())["user"]
+    assert (told["limits"]["cpus"], told["use"]["cpus"]) == (7, 6.9)
+    for wrong in (0, 0.05, -1, "1", 1e9, True):
+        assert (await launch(anna, cpus=wrong))[0] == 400, wrong
+    # All together, admins too.
+    assert (await admin.request("PUT", "/api/v1/settings", {**settings, "all_cpus": 8})).status == 200
+    assert (await launch(admin))[0] == 429 and (await launch(admin, cpus=1))[0] == 201
+
+
 async def test_a_limit_below_nothing_makes_no_room_for_others(portal: Portal, engine: FakeEngine) -> None:
     """While the engine has not yet refused it."""
     quotas = portal.control.quotas
     portal.control.settings.now = Settings(user_memory=1 << 30, user_disk=1 << 30)
-    with quotas.reserve("anna", 1, -1 << 40, -1 << 40, unlimited=False):
-        assert quotas.use("anna") == {"workspaces": 1, "memory": 0, "disk": 0}
+    with quotas.reserve("anna", 1, Limits(-1 << 40, -1 << 40, -1.0), unlimited=False):
+        assert quotas.use("anna") == {"workspaces": 1, "memory": 0, "disk": 0, "cpus": 0}
 
 
 async def test_what_was_done_can_be_read_at_once(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
