@@ -1,11 +1,13 @@
 // The tabs of a workspace's page: its desktop, and beside it a terminal, its files, its servers and what it changed.
 
 import { ChangesPanel } from "./changes.js";
-import { h, replaceWhenChanged, setName } from "./dom.js";
+import { openClipboard } from "./clipboard_dialog.js";
+import { button, h, replaceWhenChanged, setName } from "./dom.js";
 import { FilesPanel } from "./files.js";
 import { size } from "./format.js";
 import { stats } from "./inside.js";
 import { PortsPanel } from "./ports.js";
+import { clipboard } from "./strings.js";
 import { panels as words } from "./strings_panels.js";
 import { TerminalPanel } from "./terminal.js";
 
@@ -21,6 +23,7 @@ export class Panels {
   // Whether a panel may take the focus: not from somebody who walks through the tabs.
   #mayFocus = true;
   #memory = h("p", { className: "memory", hidden: true });
+  #clipboard = button(clipboard.open, { iconName: "clipboard", kind: "quiet small", on: () => openClipboard(this.#workspace) });
   // Where a panel has the page for itself: whose it is.
   #name = h("p", { className: "panel-of" });
 
@@ -38,7 +41,7 @@ export class Panels {
       this.#tabs.set(name, tab);
       strip.append(tab);
     }
-    bar.append(strip, this.#memory);
+    bar.append(strip, h("div", { className: "panel-tools" }, this.#clipboard, this.#memory));
     side.append(this.#name);
     const context = { id, show: (name, ...rest) => this.show(name, ...rest), leave: () => this.#tabs.get(this.#current).focus(), mayFocus: () => this.#mayFocus };
     const made = { terminal: new TerminalPanel(context), files: new FilesPanel(context), ports: new PortsPanel(context), changes: new ChangesPanel(context) };
@@ -63,6 +66,7 @@ export class Panels {
     setName(this.#name, workspace.name);
     const runs = RUNNING.includes(workspace.state);
     for (const panel of this.#panels.values()) panel.update?.(workspace, runs);
+    this.#clipboard.hidden = !workspace.desktop || workspace.state !== "ready";
     if (runs && !ran) this.#refreshMemory();
     if (first) this.#fromAddress();
   }

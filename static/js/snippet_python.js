@@ -40,6 +40,7 @@ const OF_A_WORKSPACE = [
   [/^GET \/file\?path=(.+)$/, ({ save }, [path]) => [`desk.files.download(${pathLiteral(path)}, ${JSON.stringify(save)})`]],
   [/^GET \/files\?path=(.+)$/, (_, [path]) => each("entry", `desk.files.list(${pathLiteral(path)})`)],
   [/^GET \/diff\?base=([^&]+)(&own=1)?$/, (_, [base, own]) => each("change", `desk.files.diff(${JSON.stringify(base)}${own ? ", own=True" : ""})`)],
+  [/^PUT \/clipboard$/, ({ body: { text } }) => [`desk.clipboard.set(${literal(text)})`]],
   [/^POST \/actions$/, ({ body: { actions } }) => actions.map(act)],
   [/^POST \/exec$/, ({ body: { argv } }) => told(`desk.exec(${literal(argv)}).text`)],
   [/^POST \/ports\/(\d+)$/, (_, [port]) => told(`desk.ports.publish(${port})`)],

@@ -342,6 +342,21 @@ export const control = {
   save: "Save",
 };
 
+export const clipboard = {
+  open: "Clipboard",
+  title: "Clipboard",
+  note: "What is copied in the desktop, as text. Ctrl+C and Ctrl+V in the desktop do the same where this browser allows it.",
+  text: "The desktop's clipboard",
+  fetch: "Fetch",
+  copy: "Copy",
+  put: "Put into the desktop",
+  fetched: "As it is in the desktop now.",
+  empty: "The desktop's clipboard has no text.",
+  copied: "Copied.",
+  denied: "This browser does not let pages copy. The text is selected: copy it by the browser's own command.",
+  there: "It is there: paste it in the desktop.",
+};
+
 export const share = {
   open: "Share",
   title: "Share for watching",
