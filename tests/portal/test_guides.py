@@ -7,9 +7,15 @@ from html.parser import HTMLParser
 
 import pytest
 
+from engine import fork
 from engine.config import REPO
+from engine.desktop import service
+from portal import accounts, attempts, leases, once, sessions, shares
+from portal.api.executions import Exec
+from portal.e2b import sandboxes
 from portal.guides import Guides
 from portal.markdown import document, inline
+from portal.stream import proxy, server, tuning
 from tests.portal.conftest import Portal
 
 FILES = sorted(path.relative_to(REPO / "docs").with_suffix("").as_posix() for path in (REPO / "docs").rglob("*.md"))
@@ -66,7 +72,7 @@ def test_nothing_of_a_file_is_left_as_it_was_written(name: str) -> None:
     # Headings, fences, tables, lists, links and strong words that were not understood would stand there.
     assert not re.search(r"(?m)^\s*(#{1,6} |```|\| |\* |\d+\. )|\]\(|\*\*|`", page.text), name
     source = (REPO / "docs" / f"{name}.md").read_text()
-    assert made.body.count("<pre") == len(re.findall(r"(?m)^```", source)) // 2
+    assert made.body.count("<pre") == len(re.findall(r"(?m)^ *```", source)) // 2
     assert made.body.count("<tr>") == len(re.findall(r"(?m)^\|(?!-)", source))
     for link in page.links:
         assert link.startswith(("https://", "#", "/docs/")), link
@@ -80,7 +86,7 @@ def test_nothing_of_a_file_is_left_as_it_was_written(name: str) -> None:
 
 
 def test_what_is_written_is_text_wherever_it_stands() -> None:
-    text = "# A `b`\n\n<script>x</script> & `<i>` **<u>**\n\n## <b> `c` d\n## <b> `c` d\n\n* one\n  more\n* [two <i>](x.md)\n\n1. first\n2. second\n\n| a | |\n|---|---|\n| `x\\|y` | <td> |\n\n```sh\n<pre> & `\n```\n"
+    text = "# A `b`\n\n<script>x</script> & `<i>` **<u>**\n\n## <b> `c` d\n## <b> `c` d\n\n* one\n  more\n* [two <i>](x.md)\n\n1. first\n2. second\n\n| a | |\n|---|---|\n| `x\\|y` | <td> |\n\n```sh\n<pre> & `\n```\n\n3. third:\n\n   ```\n   in\n     it\n   ```\n4. fourth\n"
     made = document(text, lambda target: f"/{target}")
     assert made.title == "A b"
     assert made.body.splitlines() == [
@@ -91,5 +97,29 @@ def test_what_is_written_is_text_wherever_it_stands() -> None:
         '<ol start="1"><li>first</li><li>second</li></ol>',
         '<div class="scrolls" tabindex="0"><table><thead><tr><th>a</th><td></td></tr></thead><tbody><tr><td><code>x|y</code></td><td>&lt;td&gt;</td></tr></tbody></table></div>',
         '<pre class="docs-code" tabindex="0">&lt;pre&gt; &amp; `</pre>',
+        '<ol start="3"><li>third:</li></ol>',
+        '<pre class="docs-code" tabindex="0">in',
+        "  it</pre>",
+        '<ol start="4"><li>fourth</li></ol>',
     ]
     assert inline("a ![p](x.png) [b](c) `` ` ``", lambda target: None) == "a  b <code> ` </code>"
+
+
+def test_the_page_of_timeouts_has_the_programs_figures() -> None:
+    text = (REPO / "docs" / "reference" / "timeouts.md").read_text()
+    cells = [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if line.startswith("| ")]
+    rows = {row[1]: row[2] for row in cells}
+    expected = {
+        "a person's control": leases.TTL_SECONDS, "after the last page was closed, or lost its connection": leases.GRACE_SECONDS, "an attempt's count at the login": attempts.WINDOW_SECONDS,
+        "a command by `POST …/exec`": Exec.model_fields["timeout"].default, "a batch of actions": service.BATCH_SECONDS, "a fork": fork._NATIVE_SECONDS,
+        "one whose browser acknowledges nothing any more": tuning._USER_TIMEOUT_MS / 1000, "a request to a desktop without an answer": proxy._ANSWER_SECONDS,
+        "a kept connection without a request": server._KEEPALIVE_SECONDS, "everything, at a restart of the portal": server.DRAIN_SECONDS, "an E2B sandbox": sandboxes._DEFAULT_SECONDS,
+    }  # fmt: skip
+    for what, seconds in expected.items():
+        assert rows[what].startswith(f"{seconds:g} s"), what
+    hours = {"a login without use": sessions.IDLE_SECONDS / 3600, "a share link": shares.DEFAULT_HOURS}
+    days = {"a login in all": sessions.ABSOLUTE_SECONDS / 86400, "a one-time password": accounts.ONE_TIME_SECONDS / 86400}
+    assert all(rows[what].startswith(f"{value:g} h") for what, value in hours.items())
+    assert all(rows[what].startswith(f"{value:g} days") for what, value in days.items())
+    assert rows["a handshake of TLS · of a WebSocket"] == f"{server._HANDSHAKE_SECONDS:g} s · {proxy._UPGRADE_SECONDS:g} s" and once._DAY_SECONDS == 86400
+    assert f"up to {shares.MOST_HOURS // 24} days" in rows["a share link"]
