@@ -102,7 +102,7 @@ class Control:
         self.feed = Feed(self.node)
         self.builds = Builds(self.node, self.feed, config.images)
         self.identity = Identity(self.access.users, self.access.tokens)
-        self.viewers = Viewers(self.feed)
+        self.viewers = Viewers(self.feed, self._stranger)
         self.tracing = options.tracing or Tracing(config.otlp_endpoint)
         self._metrics = Metrics(self.feed, self.sessions, places.run)
         presence = Presence()
@@ -172,6 +172,13 @@ class Control:
         app.on_response_prepare.append(logs.add_id)
         app.on_shutdown.append(self._close_pages)
         return app
+
+    def _stranger(self, right: str, workspace: str) -> bool:
+        """Whoever came by a share link, and in somebody's workspace anybody else: an admin. What nobody owns is all admins'."""
+        session, owner = self.sessions.get(right), self.owners.of(workspace)
+        if session is None:
+            return right in self.access.shares.live()
+        return owner is not None and session.user != owner
 
     def _is_admin(self, session: Session) -> bool:
         account = self.access.users.enabled(session.user)

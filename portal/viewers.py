@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from portal.feed import Feed
 
@@ -11,10 +11,14 @@ Open = Sequence[tuple[str, str, int]]  # public id of the right, workspace, open
 
 
 class Viewers:
-    """The sum over all workers. A worker's report replaces its one before."""
+    """The sum over all workers. A worker's report replaces its one before.
 
-    def __init__(self, feed: Feed) -> None:
+    `stranger`: whether who has this right is somebody else than the workspace's owner, who is to see that he is watched.
+    """
+
+    def __init__(self, feed: Feed, stranger: Callable[[str, str], bool]) -> None:
         self._feed = feed
+        self._stranger = stranger
         self._reports: dict[object, Open] = {}
 
     def report(self, worker: object, opened: Open) -> None:
@@ -48,3 +52,5 @@ class Viewers:
         for workspace in sorted(before.keys() | now.keys()):
             if before[workspace] != now[workspace]:
                 self._feed.publish("viewers", workspace=workspace, data={"viewers": now[workspace]})
+            watching = sum(count for right, one, count in self._all() if one == workspace and self._stranger(right, workspace))
+            self._feed.state("watched", workspace, watching or None)

@@ -14,6 +14,8 @@ class Store extends EventTarget {
   // Who has control of a workspace, and how long it lives; nothing for those that nobody has, and that live on.
   leases = new Map();
   lives = new Map();
+  // How many others look at a desktop: by share links, and admins.
+  watched = new Map();
   engine = "unknown";
   engineMessage = "";
   connection = "connecting";
@@ -88,6 +90,7 @@ class Store extends EventTarget {
     else if (type === "build") this.#build(event);
     else if (type === "lease") setOrDelete(this.leases, workspace, data);
     else if (type === "life") setOrDelete(this.lives, workspace, data);
+    else if (type === "watched") setOrDelete(this.watched, workspace, data);
     else if (type === "engine") [this.engine, this.engineMessage] = [event.state, event.message];
   }
 
@@ -100,6 +103,7 @@ class Store extends EventTarget {
     this.builds = new Map(event.builds.map((build) => [build.image, { ...build, began: received - (build.elapsed_ms ?? 0) }]));
     this.leases = new Map(Object.entries(event.facts?.lease ?? {}));
     this.lives = new Map(Object.entries(event.facts?.life ?? {}));
+    this.watched = new Map(Object.entries(event.facts?.watched ?? {}));
     this.engine = event.engine;
     this.engineMessage = event.message;
     this.loaded = true;
@@ -114,7 +118,7 @@ class Store extends EventTarget {
 
   #drop(id) {
     this.workspaces.delete(id);
-    for (const facts of [this.operations, this.leases, this.lives]) facts.delete(id);
+    for (const facts of [this.operations, this.leases, this.lives, this.watched]) facts.delete(id);
   }
 
   /** `began`: when the build did, by this page's clock. */

@@ -87,6 +87,8 @@ export const tile = {
   alone: "Open alone",
   // Below lone icons, on devices without a pointer to rest on them.
   captions: { reconnect: "Reconnect", api: "API", alone: "Open alone" },
+  watched: (count) => `${count} watching`,
+  watchedTitle: "Others who look at this desktop: by share links, or as admins",
   wake: (name) => `Work in ${name}`,
   pictureOf: (name) => `Picture of ${name}`,
   from: " from ",

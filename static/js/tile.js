@@ -42,6 +42,7 @@ export class Tile {
     this.chip = h("span", { className: "chip", attributes: { role: "status" } });
     this.live = h("span", { className: "chip live", title: words.liveTitle, textContent: words.live, hidden: true });
     this.poor = h("span", { className: "chip warn", title: words.poorTitle, textContent: words.poor, hidden: true });
+    this.watched = h("span", { className: "chip warn", title: words.watchedTitle, hidden: true });
     this.keyboard = h("span", { className: "chip keyboard", title: words.keyboardTitle, hidden: true }, icon("keyboard"), h("span", { textContent: words.keyboard }));
     this.fork = button(words.fork, { iconName: "fork", on: () => this.openFork() });
     this.reload = button(words.reconnect, { iconName: "reload", iconOnly: true, caption: words.captions.reconnect, kind: "quiet", on: () => this.#desktop?.reopen() });
@@ -51,7 +52,7 @@ export class Tile {
     this.control = new Control(workspace, () => this.release());
     const open = solo ? null : h("a", { className: "button quiet icon-only", href: `/w/${workspace.id}`, title: words.alone, aria: { label: words.alone } }, icon("open"), h("span", { className: "caption", textContent: words.captions.alone }));
     this.actions = h("div", { className: "tile-actions" }, this.control.toggle, this.fork, this.reload, this.control.clock, this.share, api, open, this.trash);
-    const first = h("div", { className: "tile-line" }, this.name, this.chip, this.live, this.poor, this.keyboard);
+    const first = h("div", { className: "tile-line" }, this.name, this.chip, this.live, this.poor, this.watched, this.keyboard);
     const second = h("div", { className: "tile-line tile-detail" }, this.meta, this.control.holder, this.control.left, this.control.keep, this.label, this.#ports.element);
     this.header = h("header", { className: "tile-header" }, this.dot, h("div", { className: "tile-title" }, first, second), this.actions);
     // Over a still picture, and over all of a small tile in the strip: a click anywhere, or Enter, makes it the one that is worked in.
@@ -122,6 +123,9 @@ export class Tile {
     this.wake.setAttribute("aria-label", words.wake(name));
     this.#updateMeta();
     setText(this.chip, states[state]);
+    const watching = store.watched.get(this.id) ?? 0;
+    this.watched.hidden = !watching;
+    if (watching) setText(this.watched, words.watched(watching));
     const down = store.engine === "down";
     this.fork.disabled = state !== "ready" || down;
     if (this.share) this.share.hidden = !workspace.desktop || OVER.includes(state);

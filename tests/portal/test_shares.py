@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import sqlite3
 import time
@@ -185,6 +186,33 @@ async def test_viewers_are_counted_over_all_workers_and_told_to_pages(portal: Po
     await reach(0)
 
 
+async def test_an_owner_is_told_of_others_that_look_on(portal: Portal, engine: FakeEngine) -> None:
+    """By a link, and an admin by the right that it has; the owner's own windows do not count."""
+    admin = await portal.login()
+    anna = await portal.user(admin, "anna")
+    assert (await anna.request("POST", "/api/v1/workspaces", {"image": "webtop-xfce"})).status == 201
+    link = await share(anna)
+    sessions = {user: portal.control.sessions.of(user)[0].id for user in ("admin", "anna")}
+
+    async with anna.socket("/ws") as page, portal.private().socket("/sessions/watch") as stream:
+        await page.send_json({"type": "hello", "key": anna.key})
+
+        async def told() -> int | None:
+            async with asyncio.timeout(PATIENCE):
+                while (event := json.loads((await page.receive()).data))["type"] != "watched":
+                    pass
+            assert event["workspace"] == "ws-1"
+            return event["data"]
+
+        await stream.send_json({"type": "open", "open": [[sessions["anna"], "ws-1", 2], [link["id"], "ws-1", 1]]})
+        assert await told() == 1
+        await stream.send_json({"type": "open", "open": [[sessions["anna"], "ws-1", 2], [link["id"], "ws-1", 1], [sessions["admin"], "ws-1", 1]]})
+        assert await told() == 2
+        assert portal.control.feed.snapshot()["facts"]["watched"] == {"ws-1": 2}
+        await stream.send_json({"type": "open", "open": [[sessions["anna"], "ws-1", 3], ["ended", "ws-1", 1]]})
+        assert await told() is None
+
+
 def test_pages_hear_of_viewers_only_when_the_count_changes() -> None:
     told: list[tuple[str, object]] = []
 
@@ -195,7 +223,10 @@ def test_pages_hear_of_viewers_only_when_the_count_changes() -> None:
         def publish(self, kind: str, **rest: object) -> None:
             told.append((str(rest["workspace"]), rest["data"]))
 
-    viewers = Viewers(Pages())
+        def state(self, kind: str, identity: str, value: object) -> None:
+            assert (kind, identity, value) == ("watched", "ws-1", None)
+
+    viewers = Viewers(Pages(), lambda right, workspace: False)
     viewers.report("one", [("s1", "ws-1", 1)])
     viewers.report("one", [("s2", "ws-1", 1)])
     viewers.forget("one")
