@@ -354,17 +354,6 @@ async def test_one_token_cannot_hold_all_of_it(portal: Portal, engine: FakeEngin
         assert (await program.request("POST", "/mcp", initialize(HANDSHAKES[-1]), ACCEPT)).status == 200
 
 
-async def test_who_asks_first_finds_it_loaded(portal: Portal, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(http, "_load", None)
-        await portal.control.load_ahead()
-    assert "cannot be loaded" in caplog.text
-    await portal.control.load_ahead()
-    monkeypatch.setattr(http, "_load", None)  # it is loaded no more
-    agent = portal.program(await token_of(await portal.login(), "read"))
-    assert (await agent.request("POST", "/mcp", initialize(HANDSHAKES[-1]), ACCEPT)).status == 200
-
-
 async def test_a_server_that_ended_by_a_defect_is_replaced(portal: Portal, engine: FakeEngine) -> None:
     agent = portal.program(await token_of(await portal.login(), "read"))
     assert (await agent.request("POST", "/mcp", initialize(HANDSHAKES[-1]), ACCEPT)).status == 200

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from portal.mcp import http
 from portal.routes import PREFIX
-from tests.portal.conftest import PATIENCE, Portal
+from tests.portal.conftest import PATIENCE, Portal, program
 from tests.portal.fake_engine import FakeEngine
 
 
@@ -56,3 +58,15 @@ async def test_unknown_addresses_make_no_series_of_their_own(portal: Portal) -> 
 
 async def test_figures_are_for_admins(portal: Portal) -> None:
     assert (await portal.client().request("GET", f"{PREFIX}/metrics")).status == 401
+
+
+async def test_who_speaks_mcp_first_finds_it_loaded(portal: Portal, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(http, "_load", None)
+        await portal.control.load_ahead()
+    assert "cannot be loaded" in caplog.text
+    await portal.control.load_ahead()
+    monkeypatch.setattr(http, "_load", None)  # it is loaded no more
+    agent = await program(portal, await portal.login(), "read")
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}}
+    assert (await agent.request("POST", "/mcp", asked, {"Accept": "application/json, text/event-stream"})).status == 200
