@@ -11,11 +11,13 @@ from typing import Any
 
 import jinja2
 from aiohttp import hdrs, web
+from markupsafe import Markup
 
 from portal import described, hosts
 from portal.errors import Forbidden
 from portal.guides import PREFIX as GUIDES
 from portal.guides import Guides
+from portal.prose import prose
 from portal.routes import PREFIX
 from portal.security import MESSAGE, Handler, session_by_cookie
 from portal.sessions import Session
@@ -24,7 +26,18 @@ REPO = Path(__file__).resolve().parent.parent
 _ID = re.compile(r"ws-[0-9]{1,18}")
 _TYPES = {".css", ".js", ".svg", ".png", ".woff2"}
 _ADMIN_PARTS = ("workspaces", "users", "settings", "audit")
-_TITLES = {400: "That address is not usable", 403: "Not for you", 404: "There is nothing here", 500: "The portal made a mistake"}
+_TITLES = {
+    400: "That address is not usable",
+    403: "Not for you",
+    404: "There is nothing here",
+    429: "Too much at once",
+    500: "The portal made a mistake",
+    503: "Not just now",
+}
+
+
+# Said where nobody has said anything better.
+_TEXTS = {404: "The address may have a mistake in it, or what was here is gone."}
 
 
 class Pages:
@@ -140,7 +153,7 @@ class Pages:
         if response.status < 400 or not wants_html or request.path.startswith("/api/"):
             return response
         title = _TITLES.get(response.status, "That did not work")
-        return self.render("error.html", status=response.status, title=title, code=response.status, message=response.get(MESSAGE, ""))
+        return self.render("error.html", status=response.status, title=title, code=response.status, message=Markup(prose(response.get(MESSAGE) or _TEXTS.get(response.status, ""))))
 
 
 def _load(directory: Path) -> dict[str, tuple[bytes, str]]:

@@ -8,6 +8,7 @@ from string import Template
 
 from aiohttp import web
 
+from portal.prose import prose
 from portal.stream.errors import NoSession, NotReady, StreamError
 from portal.stream.viewer import FILES as VIEWER_FILES
 
@@ -19,13 +20,17 @@ ENTER_PATH = "/__tclone/enter"
 _RETRY_SECONDS = {503: 2, 504: 2, 502: 2}
 _WAIT_SECONDS = 1
 
+# The colours are those of the portal's pages (static/css/base.css), which are on another host.
 _STYLE = """\
-:root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
-body { min-height: 100vh; margin: 0; display: grid; place-items: center; background: Canvas; color: CanvasText; }
-main { max-width: 32rem; padding: 1.5rem; text-align: center; }
-h1 { font-size: 1.15rem; margin: 0 0 .5rem; }
-p { margin: .25rem 0; opacity: .85; overflow-wrap: anywhere; }
-progress { width: 12rem; margin-top: 1rem; }
+:root { color-scheme: light dark; font: 14px/1.45 system-ui, sans-serif; }
+body { min-height: 100vh; margin: 0; display: grid; place-items: center; background: light-dark(#ffffff, #14171e); color: light-dark(#171a21, #e8ebf1); }
+main { max-width: 60ch; padding: 1.5rem; text-align: center; }
+h1 { font-size: 1.1rem; font-weight: 650; margin: 0 0 .5rem; }
+p { margin: .25rem 0; color: light-dark(#565e6e, #9ba4b4); overflow-wrap: anywhere; }
+#state::first-letter { text-transform: uppercase; }
+a { color: light-dark(#2450d6, #8fabff); }
+code { padding: 1px 4px; border-radius: 4px; background: light-dark(#eaecf1, #0a0c10); }
+progress { width: 12rem; margin-top: 1rem; accent-color: #3f69f0; }
 """
 
 # Asks until the desktop is there, then loads it. Without scripts the page's refresh does the same.
@@ -43,7 +48,7 @@ const wait = (ms) => new Promise((done) => setTimeout(done, ms));
         if (now.ready) { location.reload(); return; }
         state.textContent = [now.state, now.phase].filter(Boolean).join(": ");
       }
-    } catch (error) { state.textContent = "no connection to the portal; trying again"; }
+    } catch (error) { state.textContent = "No connection to the portal; trying again"; }
     await wait(500);
   }
 })();
@@ -96,7 +101,7 @@ def waiting_page(workspace: str, state: str, phase: str) -> web.Response:
 
 def _login_page(error: StreamError, portal_origin: str, workspace: str) -> web.Response:
     link = html.escape(f"{portal_origin}/w/{workspace}" if workspace else portal_origin)
-    body = f'<p>{html.escape(error.message)}</p><p><a href="{link}" target="_top">Open it from the portal</a></p>'
+    body = f'<p>{prose(error.message)}</p><p><a href="{link}" target="_top">Open it from the portal</a></p>'
     return _html("Not logged in here", body, error.status)
 
 
@@ -107,7 +112,7 @@ def error_response(request: web.BaseRequest, error: StreamError, portal_origin: 
             response = _login_page(error, portal_origin, workspace)
         else:
             head = '<meta http-equiv="refresh" content="2">' if error.status in _RETRY_SECONDS else ""
-            response = _html("Not available", f"<p>{html.escape(error.message)}</p>", error.status, head)
+            response = _html("Not available", f"<p>{prose(error.message)}</p>", error.status, head)
     else:
         text = json.dumps({"error": {"code": error.code, "message": error.message}}) + "\n"
         response = web.Response(text=text, content_type="application/json", status=error.status)

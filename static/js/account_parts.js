@@ -1,5 +1,6 @@
 // What the parts of the account page are made of.
 
+import { copied } from "./clipboard.js";
 import { Dialog, submitButton } from "./dialog.js";
 import { button, h } from "./dom.js";
 import { again } from "./strings.js";
@@ -30,9 +31,10 @@ export function showOnce(dialog, note, secret) {
   const copy = button(again.copy, {
     kind: "primary",
     on: async () => {
-      field.select();
-      await navigator.clipboard.writeText(secret);
-      copy.querySelector("span").textContent = again.copied;
+      copy.querySelector("span").textContent = await copied(secret, () => {
+        field.focus();
+        field.select();
+      });
     },
   });
   dialog.onSubmit = () => dialog.close();

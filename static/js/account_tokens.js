@@ -14,7 +14,7 @@ export async function tokensPart(section, known, attempt) {
   const found = await list();
   const redo = () => tokensPart(section, known, attempt);
   const rows = found.map((token) => {
-    const revoke = button(words.revoke, { kind: "danger", on: () => attempt(async () => (await revokeToken(token.id), redo())) });
+    const revoke = button(words.revoke, { kind: "danger-hover", on: () => attempt(async () => (await revokeToken(token.id), redo())) });
     revoke.setAttribute("aria-label", words.revokeLabel(token.name, token.id));
     const expires = token.expires === null ? words.never : dateTime(token.expires);
     // Names may be the same; the id is what the command line and the audit log have.

@@ -21,7 +21,10 @@ function more(entry) {
   return rest.map(([name, value]) => `${name}: ${shown(value)}`).join(" · ");
 }
 
-const cells = (entry) => [dateTimeExact(entry.time), entry.user ?? "", words.events[entry.event] ?? entry.event, entry.workspace ?? "", more(entry)];
+/** What was done, in words. A promotion that was only asked about has changed nothing. */
+const told = ({ event, dry_run: asked }) => (event === "promote" && asked ? words.promoteAsked : words.events[event] ?? event);
+
+const cells = (entry) => [dateTimeExact(entry.time), entry.user ?? "", told(entry), entry.workspace ?? "", more(entry)];
 
 export async function auditPart(section, _, attempt) {
   const text = (placeholder = "") => h("input", { type: "text", autocomplete: "off", autocapitalize: "none", spellcheck: false, maxLength: 100, placeholder });

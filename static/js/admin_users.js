@@ -35,7 +35,7 @@ export async function usersPart(section, known, attempt) {
     const buttons = [role, able];
     if (user.role !== "admin") buttons.unshift(act(words.quota, async () => openQuota(user, redo)));
     if (!user.external) buttons.push(act(words.reset, async () => tellPassword(await resetPassword(user.user), redo)));
-    buttons.push(act(words.remove, () => askRemove(user.user, redo), "danger"));
+    buttons.push(act(words.remove, () => askRemove(user.user, redo), "danger-hover"));
     const name = user.user === known.user ? `${user.user} (${words.you})` : user.user;
     const used = [useOf(user, "workspaces", String), useOf(user, "memory", setSize), useOf(user, "disk", setSize), useOf(user, "cpus", String)];
     return [name, Object.fromEntries(words.roles)[user.role], stateOf(user), ...used, user.user === known.user ? "" : actions(...buttons)];

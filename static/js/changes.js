@@ -146,7 +146,7 @@ export class ChangesPanel {
       if (number !== this.#loading) return;
       save.hidden = found.size === null;
       this.#note.say("");
-      this.#file.append(found.same ? h("p", { className: "panel-hint", textContent: words.same }) : found.binary ? h("p", { className: "panel-hint", textContent: words.binary(size(found.before ?? 0), size(found.size ?? 0)) }) : lines(found.diff));
+      this.#file.append(found.same ? h("p", { className: "panel-hint", textContent: words.same }) : found.binary ? h("p", { className: "panel-hint", textContent: words.binary(size(found.before ?? 0), size(found.size ?? 0)) }) : lines(found.diff, this.#other?.name ?? this.#workspace.image));
     } catch (failure) {
       if (number === this.#loading) this.#note.say(failure.message, "error");
     }
@@ -167,8 +167,8 @@ export class ChangesPanel {
   }
 }
 
-/** A unified difference, a row for each line with the numbers of both sides. */
-function lines(diff) {
+/** A unified difference, a row for each line with the numbers of both sides; `name`: of the other side. */
+function lines(diff, name) {
   const rows = [];
   let before = 0;
   let after = 0;
@@ -186,7 +186,10 @@ function lines(diff) {
     else rows.push(row("", before++, after++, line));
   }
   if (all.length > MOST_LINES) rows.push(row("hunk", "", "", words.more(all.length - MOST_LINES)));
-  return h("div", { className: "diff", tabIndex: 0, attributes: { role: "region" }, aria: { label: words.difference } }, h("table", {}, h("tbody", {}, ...rows)));
+  const table = h("div", { className: "diff", tabIndex: 0, attributes: { role: "region" }, aria: { label: words.difference } }, h("table", {}, h("tbody", {}, ...rows)));
+  const parts = document.createDocumentFragment();
+  parts.append(h("p", { className: "panel-hint", textContent: words.legend(name) }), table);
+  return parts;
 }
 
 function row(kind, before, after, text) {

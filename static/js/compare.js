@@ -34,7 +34,8 @@ function render() {
     if (!sides[side]) sides[side] = all.find((workspace) => workspace.id !== sides[1 - side])?.id ?? "";
   });
   const enough = Boolean(sides[0] && sides[1]);
-  grid.hidden = !enough;
+  // There is nothing to choose from.
+  toolbar.hidden = grid.hidden = !enough;
   empty.hidden = enough;
   if (!enough && !empty.firstChild) {
     empty.append(h("h1", { textContent: words.few }), h("p", { textContent: words.fewText }), h("a", { className: "button primary", href: "/", textContent: solo.all }));

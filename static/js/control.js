@@ -25,7 +25,7 @@ export function secondsLeft(life, now = Date.now() / 1000) {
 /** The parts of one tile. `onChange()` is called when control has changed hands. */
 export class Control {
   holder = h("span", { className: "chip holder", hidden: true });
-  left = h("span", { className: "chip", hidden: true });
+  left = h("span", { className: "chip left", hidden: true });
   keep = button(words.keep, { kind: "quiet small", on: () => this.#try(keepAlive, words.keepFailed) });
   toggle = button(words.take, { iconName: "hand", kind: "quiet control", on: () => this.change() });
   clock = button(words.lifetime, { iconName: "clock", iconOnly: true, caption: words.lifetime, kind: "quiet", on: () => openLifetime(this.#workspace) });

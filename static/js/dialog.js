@@ -16,7 +16,7 @@ export class Dialog {
     this.error = h("p", { className: "error", attributes: { role: "alert" }, hidden: true });
     this.actions = h("footer", { className: "dialog-actions" });
     this.after = h("div", { className: "dialog-after" });
-    this.form = h("form", { method: "dialog", noValidate: true }, this.body, this.error, this.actions, this.after);
+    this.form = h("form", { method: "dialog", noValidate: true }, this.body, h("div", { className: "dialog-foot" }, this.error, this.actions), this.after);
     const close = button(common.close, { iconName: "close", iconOnly: true, kind: "quiet", on: () => this.close() });
     // A header element would be a second banner of the page.
     const heading = h("div", { className: "dialog-header" }, h("div", {}, this.title, this.subtitle), close);

@@ -83,19 +83,42 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-// The most and the least letters that are kept; shorter names fit, and would only lose their ligatures.
+// Of a name that is cut: the most and the least letters that are kept at its end.
 const NAME_END = 8;
 const NAME_END_LEAST = 2;
 
-/** A name in one line: where the room ends it is cut before its last characters, which tell it from its relatives. Its element has the class `name`. */
+const nameSizes = new ResizeObserver((entries) => entries.forEach(({ target }) => fitName(target)));
+
+/** A name in one line: where the room ends it is cut before its last characters, which tell it from its relatives. Its element has the class `name`. In the
+ * page it stays one text, to be read out, found and copied as it is; the end is drawn once more behind the cut. */
 export function setName(element, name) {
   element.classList.add("name");
   if (element.textContent === name && element.firstChild) return;
-  const letters = [...name];
-  const end = letters.length > NAME_END + 4 ? NAME_END : Math.floor(letters.length / 3);
-  const cut = end < NAME_END_LEAST ? letters.length : letters.length - end;
-  const parts = [letters.slice(0, cut).join(""), letters.slice(cut).join("")].filter(Boolean);
-  element.replaceChildren(...parts.map((part, index) => h("span", { className: index ? "name-end" : "name-start", textContent: part })));
+  element.replaceChildren(h("span", { className: "name-text", textContent: name }));
+  nameSizes.observe(element);
+  fitName(element);
+}
+
+/** Whether a name is cut, by the room that it has now. */
+function fitName(element) {
+  const text = element.firstChild;
+  element.classList.remove("cut");
+  if (text.scrollWidth <= text.clientWidth) return;
+  const letters = [...text.textContent];
+  let kept = letters.length > NAME_END + 4 ? NAME_END : Math.floor(letters.length / 3);
+  if (kept < NAME_END_LEAST) return;
+  const drawn = document.createRange();
+  drawn.setEnd(text.firstChild, text.textContent.length);
+  const widthOf = (end) => {
+    drawn.setStart(text.firstChild, text.textContent.length - end.length);
+    return drawn.getBoundingClientRect().width;
+  };
+  const endOf = (count) => letters.slice(-count).join("");
+  // The beginning has at least as much room.
+  while (kept > NAME_END_LEAST && widthOf(endOf(kept)) > text.clientWidth / 2) kept -= 1;
+  element.dataset.end = endOf(kept);
+  element.style.setProperty("--end", `${widthOf(element.dataset.end)}px`);
+  element.classList.add("cut");
 }
 
 /** Replace children only when a key says that they would differ. */

@@ -2,7 +2,7 @@
 
 import { fork } from "./api.js";
 import { Dialog, field, nameProblem, segmented, submitButton } from "./dialog.js";
-import { button, h, prose, setName } from "./dom.js";
+import { button, h, prose, setName, setText } from "./dom.js";
 import { Fault } from "./faults.js";
 import { duration } from "./format.js";
 import { Phases } from "./phases.js";
@@ -35,6 +35,7 @@ class ForkDialog {
     this.network = segmented("network", words.network, Object.entries(words.networks), workspace.network === "none" ? "none" : "open");
     this.name = h("input", { type: "text", name: "name", autocomplete: "off", spellcheck: false, placeholder: `${workspace.name}-clone`, maxLength: 41 });
     this.labels = copies.map(() => h("input", { type: "text", autocomplete: "off", placeholder: words.labelPlaceholder, maxLength: LONGEST_LABEL }));
+    this.labelsTitle = h("legend");
     this.labelRows = h("div", { className: "label-rows" });
     this.submit = submitButton("");
     this.cancel = button(common.cancel, { on: () => this.dialog.close() });
@@ -72,7 +73,7 @@ class ForkDialog {
   /** The form, with what was wrong in it; `again`: it may be sent once more as it is. */
   form(failure = null, again = false) {
     const note = h("p", { className: "hint", textContent: words.note });
-    const labels = h("fieldset", { className: "labels" }, h("legend", { textContent: words.labels }), this.labelRows);
+    const labels = h("fieldset", { className: "labels" }, this.labelsTitle, this.labelRows);
     this.dialog.step([this.copies, field(words.name, this.name), labels, this.network, note, this.quota], [this.cancel, this.submit], [this.same.element]);
     this.again = again;
     this.refresh();
@@ -82,6 +83,7 @@ class ForkDialog {
   refresh() {
     const { names } = this;
     this.submit.textContent = this.again ? common.retry : words.submit(this.count);
+    setText(this.labelsTitle, words.labels(this.count));
     if (this.labelRows.childElementCount !== names.length) {
       this.labelRows.replaceChildren(...names.map((_, index) => h("div", { className: "label-row" }, h("span", { className: "mono" }), this.labels[index])));
     }

@@ -56,10 +56,9 @@ class Layout extends EventTarget {
 
   /** `{columns, row}` for so many tiles in a place of this size, with the largest pictures; `row` is a row's height in pixels. */
   grid(shown, width, height) {
-    const slots = this.#choice === "auto" ? shown : Number(this.#choice);
     let best = { columns: 1, row: height, scale: 0 };
-    for (let columns = 1; columns <= slots; columns += 1) {
-      const rows = Math.ceil(slots / columns);
+    for (let columns = 1; columns <= shown; columns += 1) {
+      const rows = Math.ceil(shown / columns);
       const column = (width - GAP * (columns - 1)) / columns;
       const most = (height - GAP * (rows - 1)) / rows;
       const header = headerOf(column);

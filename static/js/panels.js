@@ -15,6 +15,9 @@ const MEMORY_EVERY = 8000;
 const RUNNING = ["ready", "forking"];
 const NAMES = ["desktop", "terminal", "files", "ports", "changes"];
 
+/** "412 MiB unique", never in two lines */
+const figure = (amount, of) => h("span", { className: "memory-figure" }, h("strong", { textContent: amount }), ` ${of}`);
+
 export class Panels {
   #tabs = new Map();
   #panels = new Map();
@@ -121,10 +124,10 @@ export class Panels {
       this.#memory.hidden = false;
       this.#memory.title = words.memoryTitle;
       replaceWhenChanged(this.#memory, `${size(unique)} ${size(shared)} ${size(disk)} ${limit} ${counted}`, () => [
-        h("span", { textContent: words.memory }),
-        h("strong", { textContent: size(unique) }), h("span", { textContent: words.unique }),
-        h("strong", { textContent: size(shared) }), h("span", { textContent: words.shared }),
-        h("span", { className: "memory-disk" }, h("strong", { textContent: size(limit ? (counted ?? disk) : disk) }), ` ${limit ? words.diskOf(size(limit)) : words.disk}`),
+        words.memory, " ",
+        figure(size(unique), words.unique), " ",
+        figure(size(shared), words.shared), " ",
+        figure(size(limit ? (counted ?? disk) : disk), limit ? words.diskOf(size(limit)) : words.disk),
       ]);
     } catch {
       this.#memory.hidden = true; // figures are no reason for a message

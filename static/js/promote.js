@@ -2,7 +2,7 @@
 
 import { request } from "./api.js";
 import { Dialog, submitButton } from "./dialog.js";
-import { button, h } from "./dom.js";
+import { button, h, prose, setText } from "./dom.js";
 import { one } from "./inside.js";
 import { snippet } from "./snippets.js";
 import { common } from "./strings.js";
@@ -17,12 +17,12 @@ export class Chosen {
   #paths = new Set();
   #boxes = new Map();
   #all = h("input", { type: "checkbox", id: "promote-all", on: { change: () => this.#chooseAll(this.#all.checked) } });
+  #label = h("label", { htmlFor: "promote-all", textContent: words.all });
   #button;
 
   constructor(onPromote) {
     this.#button = button(words.open, { kind: "small", on: () => onPromote([...this.#paths]) });
-    const label = h("label", { htmlFor: "promote-all", textContent: words.all });
-    this.element = h("div", { className: "promote-line", hidden: true }, h("span", { className: "promote-all" }, this.#all, label), this.#button);
+    this.element = h("div", { className: "promote-line", hidden: true }, h("span", { className: "promote-all" }, this.#all, this.#label), this.#button);
   }
 
   /** Begin anew for a list of changes. `name`: of the workspace that files may go to; null: there is none. */
@@ -61,8 +61,10 @@ export class Chosen {
     this.#all.checked = count > 0 && count === this.#boxes.size;
     this.#all.indeterminate = count > 0 && count < this.#boxes.size;
     this.#button.disabled = count === 0 || count > MOST_CHOSEN;
-    this.#button.textContent = count ? words.openCount(count) : words.open;
-    this.#button.title = count > MOST_CHOSEN ? words.tooMany(MOST_CHOSEN) : "";
+    const label = count ? words.openCount(count) : words.open;
+    setText(this.#button, label);
+    this.#button.setAttribute("aria-label", label);
+    setText(this.#label, count > MOST_CHOSEN ? words.tooMany(MOST_CHOSEN) : words.all);
   }
 }
 
@@ -91,22 +93,24 @@ export function openPromote(id, name, into, paths, onDone) {
   function tell(steps) {
     const against = steps.filter(({ outcome }) => outcome === "conflict");
     const refused = steps.filter(({ outcome }) => outcome === "refused");
+    // With what cannot be promoted there is nothing to agree to.
+    const possible = steps.length > 0 && !refused.length;
     const force = h("input", { type: "checkbox", id: "promote-force" });
     const wanted = () => ({ ...body, ...(force.checked ? { force: true } : {}) });
     const same = snippet(() => ({ method: "POST", path: `${one(id)}/promote`, body: wanted() }));
     const able = () => {
-      confirm.disabled = !steps.length || refused.length > 0 || (against.length > 0 && !force.checked);
+      confirm.disabled = !possible || (against.length > 0 && !force.checked);
       same.refresh();
     };
     force.addEventListener("change", able);
-    const parts = [h("p", { textContent: steps.length ? words.explain(into.name) : words.nothing(into.name) }), list(steps)];
-    if (against.length) {
+    const parts = [h("p", { textContent: steps.length ? words.explain(into.name) : words.nothing(into.name) }), list(steps, into.name)];
+    if (possible && against.length) {
       parts.push(h("p", { className: "promote-warning", textContent: words.conflict(against.length, into.name) }));
       parts.push(h("div", { className: "promote-all" }, force, h("label", { htmlFor: force.id, textContent: words.force(into.name) })));
     }
     if (refused.length) parts.push(h("p", { className: "promote-warning", textContent: words.refused(refused.length) }));
-    if (steps.length) parts.push(h("p", { className: "hint", textContent: words.warning }));
-    dialog.step(parts, [cancel, confirm], [same.element]);
+    if (possible) parts.push(h("p", { className: "hint", textContent: words.warning }));
+    dialog.step(parts, possible ? [cancel, confirm] : [cancel], possible ? [same.element] : []);
     able();
     dialog.onSubmit = () => carryOut(wanted());
   }
@@ -119,9 +123,9 @@ export function openPromote(id, name, into, paths, onDone) {
     try {
       const done = (await ask(wanted)).paths;
       const failed = done.filter(({ outcome }) => outcome === "failed");
-      onDone(words.done(done.length - failed.length, into.name));
+      if (failed.length < done.length) onDone(words.done(done.length - failed.length, into.name));
       if (!failed.length) return dialog.close();
-      dialog.step([h("p", { textContent: words.failed(failed.length) }), list(failed)], [button(common.close, { on: () => dialog.close() })]);
+      dialog.step([h("p", { textContent: words.failed(failed.length) }), list(failed, into.name)], [button(common.close, { on: () => dialog.close() })]);
     } catch (failure) {
       dialog.showError(failure);
       confirm.disabled = false;
@@ -131,11 +135,14 @@ export function openPromote(id, name, into, paths, onDone) {
   }
 }
 
-function list(steps) {
-  const items = steps.slice(0, MOST_SHOWN).map(({ change, path, outcome, reason }) =>
-    h("li", {}, h("span", { className: `promote-change ${change}`, textContent: words.changes[change] }), h("span", { className: "change-path", textContent: path }),
-      outcome === "planned" || outcome === "done" ? null : h("span", { className: "promote-reason", textContent: reason })),
-  );
+/** `name`: of the workspace that the files go to */
+function list(steps, name) {
+  const items = steps.slice(0, MOST_SHOWN).map(({ change, path, outcome, reason }) => {
+    const what = outcome === "refused" ? outcome : change;
+    const why = outcome === "conflict" ? [words.changedToo(name)] : ["planned", "done"].includes(outcome) ? [] : prose(reason ?? "");
+    const parts = [h("span", { className: `promote-change ${what}`, textContent: words.changes[what] }), " ", h("span", { className: "change-path", textContent: path })];
+    return h("li", {}, ...parts, why.length ? h("span", { className: "promote-reason" }, ...why) : null);
+  });
   if (steps.length > MOST_SHOWN) items.push(h("li", { textContent: words.more(steps.length - MOST_SHOWN) }));
   return h("ul", { className: "promote-list", tabIndex: 0, aria: { label: words.listLabel } }, ...items);
 }

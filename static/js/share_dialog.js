@@ -32,7 +32,7 @@ export function openShareDialog(workspace) {
     const found = await list(workspace.id);
     const rows = found.map((link) => {
       const name = link.label || words.unnamed;
-      const revoke = button(words.revoke, { kind: "danger", on: () => attempt(async () => (await revokeShare(workspace.id, link.id), refresh())) });
+      const revoke = button(words.revoke, { kind: "danger-hover", on: () => attempt(async () => (await revokeShare(workspace.id, link.id), refresh())) });
       revoke.setAttribute("aria-label", words.revokeLabel(name));
       const about = `${words.until(dateTime(link.expires))} · ${words.viewers(link.viewers)}`;
       return h("li", {}, h("div", {}, h("strong", { textContent: name }), h("p", { className: "hint", textContent: about })), actions(revoke));
@@ -40,7 +40,7 @@ export function openShareDialog(workspace) {
     links.replaceChildren(h("h3", { textContent: words.links }), rows.length ? h("ul", {}, ...rows) : h("p", { className: "hint", textContent: words.none }));
   }
 
-  dialog.step([h("p", { textContent: words.note }), field(words.label, label, words.labelHint), field(words.lasts, life), links], [submit], [same.element]);
+  dialog.step([h("p", { textContent: words.note }), field(words.label, label, words.labelHint), field(words.lasts, life)], [submit], [links, same.element]);
   dialog.form.addEventListener("input", same.refresh);
   dialog.onSubmit = () =>
     attempt(async () => {
@@ -51,5 +51,6 @@ export function openShareDialog(workspace) {
   store.addEventListener("viewers", changed);
   dialog.onClose = () => store.removeEventListener("viewers", changed);
   dialog.show();
+  label.focus();
   attempt(refresh);
 }

@@ -1,10 +1,13 @@
 // The action of a page as a program would do it: curl and Python, with a placeholder where the API token goes.
 
+import { copied } from "./clipboard.js";
 import { h, prose } from "./dom.js";
 import { python } from "./snippet_python.js";
 import { common, snippets as words } from "./strings.js";
 
 const LANGUAGE_KEY = "tclone-snippet";
+// How long the button says what became of a click on it.
+const SAID_MS = 2500;
 
 /** A word of a POSIX shell: single quotes, and those inside closed, escaped and opened again. */
 const shellWord = (text) => (/^[A-Za-z0-9_./:@%+=,-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
@@ -54,9 +57,8 @@ export function snippet(action, { open = false } = {}) {
     refresh();
   };
   copy.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(code.textContent);
-    copy.textContent = common.copied;
-    setTimeout(() => (copy.textContent = common.copy), 1500);
+    copy.textContent = await copied(code.textContent, () => getSelection().selectAllChildren(code));
+    setTimeout(() => (copy.textContent = common.copy), SAID_MS);
   });
   refresh();
   return { element, refresh };

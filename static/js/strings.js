@@ -13,6 +13,7 @@ export const common = {
   retry: "Retry",
   copy: "Copy",
   copied: "Copied",
+  copyByKeys: "Press Ctrl+C",
   dismiss: "Dismiss",
   fallbackName: "copy",
 };
@@ -135,9 +136,9 @@ export const fork = {
   subtitle: "Every copy goes on from this very moment.",
   copies: "Copies",
   name: "Name (optional)",
-  labels: "What is each for? (optional)",
+  labels: (count) => (count === 1 ? "What is it for? (optional)" : "What is each for? (optional)"),
   labelOf: (name) => `Label of ${name}`,
-  labelPlaceholder: "e.g. try the new parser",
+  labelPlaceholder: "e.g. new parser",
   called: "Copies are called",
   network: "Network of the copies",
   networks: { open: "Open", none: "None" },
@@ -386,4 +387,4 @@ export const share = {
   frame: (name) => `Desktop of ${name}, view only`,
 };
 
-export const again = { copy: "Copy", copied: "Copied", done: "Done", cancel: "Cancel", retry: "Retry" };
+export const again = { copy: "Copy", done: "Done", cancel: "Cancel", retry: "Retry" };

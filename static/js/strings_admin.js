@@ -105,6 +105,7 @@ export const auditLog = {
   older: "Older",
   end: "No older entries.",
   save: "Save as a file",
+  promoteAsked: "Asked what a promotion does",
   events: {
     action: "Acted on the desktop",
     "audit-export": "Saved the audit log",

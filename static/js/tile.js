@@ -230,7 +230,7 @@ export class Tile {
 
   #openStarting() {
     this.#phases = new Phases();
-    this.#message(words.starting, "", [], "progress");
+    this.#message(words.starting, "", []);
     this.#overlay.append(this.#phases.total, this.#phases.element);
   }
 
@@ -268,13 +268,13 @@ export class Tile {
     if (text && !this.#overlay.hidden) this.#overlay.append(h("pre", { className: "log", tabIndex: 0, textContent: text, aria: { label: words.logLabel } }));
   }
 
-  /** A failed launch again: the same image, name, ports, memory and network. */
+  /** A failed launch again: the same image, name, ports, limits and network. */
   async #retry(clicked) {
     clicked.disabled = true;
-    const { image, name, ports, memory_limit: memory, network } = this.workspace;
+    const { image, name, ports, memory_limit: memory, disk_limit: disk, network } = this.workspace;
     try {
       await discard(this.id);
-      await launch({ image, name, ports: Object.keys(ports).map(Number), ...(memory ? { memory } : {}), ...(network === "none" ? { network } : {}) });
+      await launch({ image, name, ports: Object.keys(ports).map(Number), ...(memory ? { memory } : {}), ...(disk ? { disk } : {}), ...(network === "none" ? { network } : {}) });
     } catch (failure) {
       clicked.disabled = false;
       this.#message(words.againFailed, failure.message, [clicked], "error");

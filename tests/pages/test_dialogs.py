@@ -204,5 +204,12 @@ async def test_the_buttons_of_a_long_dialog_are_in_sight(page: Page, engine: Fak
         await expect(dialog.get_by_role("button", name=name)).to_be_in_viewport(ratio=1)
     # What has the focus is not below them.
     await dialog.get_by_label("Disk limit").focus()
-    above = "field => field.getBoundingClientRect().bottom <= field.closest('dialog').querySelector('.dialog-actions').getBoundingClientRect().top"
-    await becomes(lambda: dialog.get_by_label("Disk limit").evaluate(above), True, "the field is above the buttons")
+    above = "([field, below]) => field.getBoundingClientRect().bottom <= field.closest('dialog').querySelector(below).getBoundingClientRect().top"
+    disk, ports = dialog.get_by_label("Disk limit"), dialog.get_by_label("Ports to publish")
+    await becomes(lambda: disk.evaluate(f"(field) => ({above})([field, '.dialog-actions'])"), True, "the field is above the buttons")
+    # Nor is what went wrong, whatever part of the form is shown.
+    await ports.fill("99999")
+    await dialog.get_by_role("button", name="Launch").click()
+    await expect(dialog.get_by_role("alert")).to_be_in_viewport(ratio=1)
+    await expect(ports).to_be_focused()
+    await becomes(lambda: ports.evaluate(f"(field) => ({above})([field, '[role=alert]'])"), True, "the field is above what is said of it")

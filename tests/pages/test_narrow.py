@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Locator, Page, expect
 
+from tests.pages.names import cut_before
 from tests.portal.browsing import Browsing, becomes, live, streams, tile_of
 from tests.portal.conftest import Portal
 from tests.portal.fake_engine import FakeEngine
@@ -17,7 +18,7 @@ from tests.portal.front import Front
 _WIDTH = 390
 
 # What stands out of the window, or of a part of the page that is moved sideways to see the rest. Code, tables, differences and rows of tabs may be moved.
-_OUTSIDE = """() => {
+OUTSIDE = """() => {
   const width = document.documentElement.clientWidth;
   const movable = (element) => element.closest("pre, .files, .diff, .tabs, .scrolls, .terminal") !== null;
   const found = document.documentElement.scrollWidth > width ? ["the page itself"] : [];
@@ -46,7 +47,7 @@ async def phone(browser: Browser, portal: Portal, front: Front, engine: FakeEngi
 
 
 async def _fits(page: Page, what: str) -> None:
-    await becomes(lambda: page.evaluate(_OUTSIDE), [], what)
+    await becomes(lambda: page.evaluate(OUTSIDE), [], what)
 
 
 async def test_the_grid_fits_in_every_layout(phone: Page) -> None:
@@ -140,6 +141,10 @@ async def test_every_page_fits(phone: Page, portal: Portal) -> None:
         await phone.goto(top + path)
         await live(phone)
         await _fits(phone, path)
+        if path.endswith("#files"):
+            # A name has the room that the buttons leave.
+            share = "(name) => name.getBoundingClientRect().width / name.closest('tr').getBoundingClientRect().width > 0.4"
+            await becomes(lambda: phone.locator(".files tbody .file-name").last.evaluate(share), True, "the share of a row that its name has")
         if "#" in path:
             # A panel has the page for itself, and says whose it is.
             await expect(phone.locator(".panel-of")).to_have_text("a-desktop-with-a-long-name-of-34-clone-0")
@@ -169,12 +174,10 @@ async def test_names_lose_their_middle_and_not_their_end(phone: Page) -> None:
     names = [phone.locator(f'article[data-workspace="ws-{number}"] .tile-name') for number in (2, 3, 4)]
     for index, name in enumerate(names):
         await expect(name).to_have_text(f"a-desktop-with-a-long-name-of-34-clone-{index}")
-        cut = """(name) => {
-          const [start, end] = [name.querySelector(".name-start"), name.querySelector(".name-end")];
-          return { cut: start.getBoundingClientRect().width < start.scrollWidth, whole: end.getBoundingClientRect().right <= name.getBoundingClientRect().right + 0.5 };
-        }"""
-        await becomes(lambda name=name: name.evaluate(cut), {"cut": True, "whole": True}, "without room for all of it the end is in sight")
-        assert (await name.locator(".name-end").inner_text()).endswith(str(index))
+        await cut_before(name, str(index))
+        # It stays one text for those who search, copy or hear it.
+        assert await name.inner_text() == f"a-desktop-with-a-long-name-of-34-clone-{index}"
+        await expect(name).to_have_accessible_name(f"a-desktop-with-a-long-name-of-34-clone-{index}")
 
 
 # Parts of tiles' heads that lie over each other, or stand out of the head.
@@ -214,4 +217,31 @@ async def test_heads_of_tiles_do_not_overlap_on_a_wide_screen_that_is_touched(br
     await page.goto(f"{browsing.origin}/compare/ws-1/ws-2")
     await streams(page, "ws-2")
     await becomes(lambda: page.evaluate(_OVERLAPS), [], "compare")
+    await browsing.end()
+
+
+@pytest.mark.parametrize("width", [800, 1280, 1600])
+async def test_heads_of_tiles_do_not_overlap_whatever_they_have_to_say(browser: Browser, portal: Portal, front: Front, engine: FakeEngine, width: int) -> None:
+    """With a mouse: who has control and when it ends, and that the connection is poor, beside a long name and ports."""
+    source = engine.add(name="a-desktop-with-a-long-name-of-41-letters1", ports={str(port): port for port in range(3000, 3005)})
+    for index in range(3):
+        engine.add(name=f"a-desktop-with-a-long-name-of-34-clone-{index}", kind="branch", parent=source["id"], label="try the new parser on the old data")
+    admin = await portal.login()
+    for workspace in engine.workspaces:
+        await admin.request("PUT", f"/api/v1/workspaces/{workspace}/lifetime", {"idle_seconds": 3600, "lifetime_seconds": None})
+        await admin.request("POST", f"/api/v1/workspaces/{workspace}/lease", {"force": True})
+    browsing, page = await Browsing.login(browser, portal, front, viewport={"width": width, "height": 900})
+    await streams(page, "ws-1")
+    await expect(tile_of(page, "ws-1").get_by_text("You have control")).to_be_visible()
+    await page.locator("article .chip.warn:not(.left)").evaluate_all("chips => chips.forEach((chip) => (chip.hidden = false))")
+    for layout in (None, "1 tile", "2 tiles", "4 tiles", "9 tiles"):
+        if layout:
+            await page.get_by_role("button", name=f"{layout} at once").click()
+            await expect(page.get_by_role("button", name=f"{layout} at once")).to_have_attribute("aria-pressed", "true")
+        await becomes(lambda: page.evaluate(_OVERLAPS), [], str(layout))
+        # Whose tile it is, and one of the two, are always to be read.
+        for tile in await page.locator("article.tile").all():
+            name = await tile.locator(".tile-name").bounding_box()
+            assert name and name["width"] >= 40, layout
+            assert await tile.locator(".tile-detail > .chip:visible").count() >= 1, layout
     await browsing.end()

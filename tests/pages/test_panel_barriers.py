@@ -6,6 +6,7 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from tests.pages.test_accessibility import barriers
+from tests.pages.test_narrow import OUTSIDE
 from tests.portal.browsing import Browsing, live
 from tests.portal.conftest import Portal
 from tests.portal.fake_engine import FakeEngine
@@ -29,6 +30,15 @@ async def test_no_panel_has_a_serious_barrier(browser: Browser, portal: Portal, 
             if name != "Terminal":
                 await page.get_by_role("tabpanel", name=name).locator("summary").click()
             found += await barriers(page, f"{name}, {width} px")
+        for about in ("conflicts", "refused"):
+            setattr(engine.inside, about, {"/home/user/new.txt"})
+            await page.get_by_label("Choose all that are listed").check()
+            await page.get_by_role("button", name="Promote 3…").click()
+            await expect(page.get_by_role("dialog").locator(".promote-reason")).to_be_visible()
+            found += await barriers(page, f"promotion, {about}, {width} px")
+            assert await page.evaluate(OUTSIDE) == [], f"promotion, {about}, {width} px"
+            await page.keyboard.press("Escape")
+            setattr(engine.inside, about, set())
         await page.get_by_role("button", name="notes.txt").click()
         await expect(page.locator(".diff")).to_be_visible()
         found += await barriers(page, f"difference, {width} px")

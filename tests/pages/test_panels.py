@@ -34,7 +34,7 @@ async def test_a_disk_limit_is_shown_with_its_use(page: Page, engine: FakeEngine
 
 
 async def test_tabs_by_keyboard_and_address(page: Page) -> None:
-    await expect(page.locator(".memory")).to_contain_text("412 MiBunique88.0 MiBshared30.0 MiB written")
+    await expect(page.locator(".memory")).to_contain_text("Memory 412 MiB unique 88.0 MiB shared 30.0 MiB written")
     await page.get_by_role("tab", name="Desktop").focus()
     for name in ("Terminal", "Files", "Ports", "Changes"):
         await page.keyboard.press("ArrowRight")
@@ -213,12 +213,20 @@ async def test_chosen_changes_are_promoted(page: Page, engine: FakeEngine) -> No
     await panel.get_by_label("Choose /home/user/notes.txt").uncheck()
     # What stands against it is told before anything is done, and only asked for it is done all the same.
     engine.inside.conflicts = {"/home/user/new.txt"}
+    # With one that is never taken there is nothing to agree to: the list says which, and why.
+    engine.inside.refused = {"/home/user/old"}
+    await promote.click()
+    await expect(page.get_by_role("dialog")).to_contain_text("1 path cannot be promoted; the list says why.")
+    await expect(page.get_by_role("dialog").locator("li", has_text="/home/user/old")).to_contain_text("refused /home/user/oldIt is a fifo")
+    await expect(page.get_by_role("dialog").get_by_role("button", name="Promote", exact=True)).to_have_count(0)
+    await page.keyboard.press("Escape")
+    engine.inside.refused = set()
     await promote.click()
     dialog = page.get_by_role("dialog")
     await expect(dialog.get_by_text("desk has changed one of them itself since the two parted.")).to_be_visible()
     submit = dialog.get_by_role("button", name="Promote", exact=True)
     await expect(submit).to_be_disabled()
-    assert [body["dry_run"] for _, body in engine.inside.promoted] == [True]
+    assert [body["dry_run"] for _, body in engine.inside.promoted] == [True, True]
     await dialog.get_by_label("Replace what desk has changed, too").check()
     await submit.click()
     await expect(panel.get_by_text("2 paths promoted into desk.")).to_be_visible()

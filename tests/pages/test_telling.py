@@ -6,6 +6,7 @@ import re
 
 from playwright.async_api import Page, expect
 
+from tests.pages.names import cut_before
 from tests.portal.browsing import tile_of
 from tests.portal.conftest import Portal
 from tests.portal.fake_engine import FakeEngine
@@ -32,12 +33,20 @@ async def test_names_are_cut_before_the_end_that_tells_them_apart(page: Page, en
     for index in range(2):
         name = tile_of(page, f"ws-{index + 2}").locator(".tile-name")
         await name.evaluate("element => (element.style.width = '70px')")
-        assert await name.text_content() == f"desk-clone-{index}"
-        start, end = await name.locator(".name-start").bounding_box(), await name.locator(".name-end").bounding_box()
-        whole = await name.bounding_box()
-        assert start and end and whole
-        assert (await name.locator(".name-end").inner_text()).endswith(str(index))
-        assert end["x"] + end["width"] <= whole["x"] + 70.5 and start["width"] > 20, "the end is not in sight, or nothing else is"
+        await cut_before(name, str(index))
+        assert await name.inner_text() == f"desk-clone-{index}"
+        # With room for all of it, all of it is seen.
+        await name.evaluate("element => (element.style.width = '')")
+        await expect(name).not_to_have_class(re.compile(r"\bcut\b"))
+
+
+async def test_a_name_is_read_and_found_as_one_word(page: Page, engine: FakeEngine) -> None:
+    engine.add(name="a-desktop-with-a-long-name-of-41-letters1")
+    engine.add(name="a-desktop-with-a-long-name-of-41-letters2")
+    row = page.locator(".tree-name").nth(1)
+    await cut_before(row, "2")
+    assert await row.inner_text() == "a-desktop-with-a-long-name-of-41-letters2"
+    await expect(page.locator(".tree-item").nth(1)).to_have_accessible_name(re.compile("^a-desktop-with-a-long-name-of-41-letters2 ?ws-2"))
 
 
 async def test_a_workspace_without_a_desktop_leads_to_its_terminal(page: Page, engine: FakeEngine) -> None:

@@ -42,6 +42,8 @@ class FakeInside:
         self.promoted: list[tuple[str, dict[str, Any]]] = []
         # Paths that a promotion does not replace without force.
         self.conflicts: set[str] = set()
+        # Paths that it never takes.
+        self.refused: set[str] = set()
         self.listeners = [
             {"port": 3000, "address": "127.0.0.1", "pid": 71, "command": "node", "host": None, "desktop": False},
             {"port": 8000, "address": "0.0.0.0", "pid": 72, "command": "python3", "host": None, "desktop": False},
@@ -173,7 +175,9 @@ class FakeInside:
             raise Conflict(f"nothing was promoted into {body['into']}: {sorted(against)[0]}: changed there, too; ask for `force`")
         planned = {"change": "added", "kind": "file", "size": 3, "outcome": "planned" if body["dry_run"] else "done", "reason": None}
         conflict = {**planned, "outcome": "conflict", "reason": "changed there, too"}
-        paths = [{"path": unquote(path), "encoded": path, **(conflict if path in against else planned)} for path in body["paths"]]
+        refused = {**planned, "outcome": "refused", "reason": "it is a fifo: only files, directories and links are promoted"}
+        outcome = lambda path: refused if unquote(path) in self.refused else conflict if path in against else planned  # noqa: E731
+        paths = [{"path": unquote(path), "encoded": path, **outcome(path)} for path in body["paths"]]
         return web.json_response({"workspace": request.match_info["ref"], "into": body["into"], "dry_run": body["dry_run"], "paths": paths})
 
     # Shell
