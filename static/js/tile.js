@@ -271,10 +271,11 @@ export class Tile {
   /** A failed launch again: the same image, name, ports, limits and network. */
   async #retry(clicked) {
     clicked.disabled = true;
-    const { image, name, ports, memory_limit: memory, disk_limit: disk, network } = this.workspace;
+    const { image, name, ports, memory_limit: memory, disk_limit: disk, cpu_limit: cpus, network } = this.workspace;
+    const limits = { ...(memory ? { memory } : {}), ...(disk ? { disk } : {}), ...(cpus ? { cpus } : {}) };
     try {
       await discard(this.id);
-      await launch({ image, name, ports: Object.keys(ports).map(Number), ...(memory ? { memory } : {}), ...(disk ? { disk } : {}), ...(network === "none" ? { network } : {}) });
+      await launch({ image, name, ports: Object.keys(ports).map(Number), ...limits, ...(network === "none" ? { network } : {}) });
     } catch (failure) {
       clicked.disabled = false;
       this.#message(words.againFailed, failure.message, [clicked], "error");

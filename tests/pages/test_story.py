@@ -53,11 +53,13 @@ async def test_one_that_is_paused_says_so_and_goes_on_at_a_click(page: Page, eng
 
 
 async def test_a_launch_that_failed_is_tried_again_as_it_was(page: Page, engine: FakeEngine) -> None:
-    engine.add(name="desk", state="failed", error="the X server did not start", network="none", memory_limit=2 << 30, disk_limit=10 << 30)
+    engine.add(name="desk", state="failed", error="the X server did not start", network="none", memory_limit=2 << 30, disk_limit=10 << 30, cpu_limit=1.5)
     await page.locator('article[data-workspace="ws-1"]').get_by_role("button", name="Retry").click()
     await expect(page.locator('article[data-workspace="ws-2"]')).to_be_visible()
     asked = next(body for verb, body in engine.calls if verb == "launch")
-    assert {name: asked[name] for name in ("image", "name", "memory", "disk", "network")} == {"image": "webtop-xfce", "name": "desk", "memory": 2 << 30, "disk": 10 << 30, "network": "none"}
+    assert {name: asked[name] for name in ("image", "name", "memory", "disk", "cpus", "network")} == {
+        "image": "webtop-xfce", "name": "desk", "memory": 2 << 30, "disk": 10 << 30, "cpus": 1.5, "network": "none"
+    }
     assert [port["container"] for port in asked["ports"]] == [3000]
 
 
