@@ -204,8 +204,8 @@ async def program(portal: Portal, person: Client, *scopes: str) -> Client:
 
 @pytest.fixture
 def options() -> Options:
-    """Impatient, so that tests of a slow engine are quick."""
-    return Options(patience=Patience(read=1.0, work=3.0))
+    """Patient: few tests are about a slow engine, and test machines can be busy."""
+    return Options(patience=Patience(read=PATIENCE, work=PATIENCE))
 
 
 @contextlib.asynccontextmanager

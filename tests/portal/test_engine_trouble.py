@@ -6,8 +6,16 @@ import asyncio
 
 import pytest
 
+from portal.app import Options
+from portal.node import Patience
 from tests.portal.conftest import PATIENCE, Portal
 from tests.portal.fake_engine import FakeEngine
+
+
+@pytest.fixture
+def options() -> Options:
+    """Impatient, so that tests of a silent engine are quick."""
+    return Options(patience=Patience(read=1.0, work=3.0))
 
 
 async def state_becomes(portal: Portal, wanted: str) -> None:
