@@ -4,6 +4,7 @@
  * process listed earlier, so the children of all are read again until a whole pass finds nobody new.
  */
 #include "freeze.h"
+#include "doubt.h"
 #include "inject.h"
 #include "interrupted.h"
 #include "parts/parts.h"
@@ -63,7 +64,7 @@ int wait_for_stop(pid_t tid, int *stop_signal, uint64_t deadline)
         }
         /* A signal on its way was met first: deliver it, the interrupt is still pending. */
         int signal = status >> 16 ? 0 : WSTOPSIG(status);
-        if (ptrace(PTRACE_CONT, tid, 0, signal) < 0)
+        if (INSIST(ptrace(PTRACE_CONT, tid, 0, signal)) < 0)
             return -1;
     }
 }
@@ -108,7 +109,7 @@ static int seize_thread(struct process *process, pid_t tid, struct error *err)
                         process_label(process));
         return 0;
     }
-    ptrace(PTRACE_INTERRUPT, tid, 0, 0);
+    INSIST(ptrace(PTRACE_INTERRUPT, tid, 0, 0));
     process->threads = must_grow(process->threads, (size_t)(process->thread_count + 1) * sizeof *process->threads);
     process->threads[process->thread_count++] = (struct thread){ .process = process, .tid = tid };
     return 1;
@@ -339,7 +340,7 @@ void thaw(struct world *world)
             struct thread *thread = &process->threads[k];
             if (thread->tid <= 0)
                 continue;
-            if (ptrace(PTRACE_DETACH, thread->tid, 0, 0) < 0 && errno == ESRCH) {
+            if (INSIST(ptrace(PTRACE_DETACH, thread->tid, 0, 0)) < 0 && errno == ESRCH) {
                 /* Not stopped yet (a failed freeze): bring it to a stop, since only a stopped tracee can be detached. */
                 int stop_signal;
                 ptrace(PTRACE_INTERRUPT, thread->tid, 0, 0);

@@ -8,6 +8,7 @@
  * No trap is used either: a forced SIGTRAP that is blocked or ignored would have its action reset by the kernel.
  */
 #include "inject.h"
+#include "doubt.h"
 #include "inject_cave.h"
 #include "freeze.h"
 #include "memory.h"
@@ -326,7 +327,7 @@ static int await_parked(struct scratch *scratch, struct error *err)
 static int take_back(struct thread *thread, struct error *err)
 {
     int stop_signal;
-    ptrace(PTRACE_INTERRUPT, thread->tid, 0, 0);
+    INSIST(ptrace(PTRACE_INTERRUPT, thread->tid, 0, 0));   /* else it has ended */
     if (wait_for_stop(thread->tid, &stop_signal, monotonic_ns() + STOP_TIMEOUT_NS) < 0)
         return fail(err, "gone", "thread %d ended while it was being copied", thread->tid);
     return give_back(thread, err);

@@ -3,6 +3,7 @@
  * one and finds back to its program by itself.
  */
 #include "inject_cave.h"
+#include "doubt.h"
 #include "freeze.h"
 #include "inject.h"
 #include "memory.h"
@@ -33,7 +34,7 @@
 int set_registers(pid_t tid, const struct user_regs_struct *regs, struct error *err)
 {
     struct iovec io = { (void *)regs, sizeof *regs };
-    if (ptrace(PTRACE_SETREGSET, tid, NT_PRSTATUS, &io) < 0)
+    if (INSIST(ptrace(PTRACE_SETREGSET, tid, NT_PRSTATUS, &io)) < 0)
         return fail_errno(err, "cannot set the registers of thread %d", tid);
     return 0;
 }
@@ -48,7 +49,7 @@ int get_registers(pid_t tid, struct user_regs_struct *regs, struct error *err)
 
 int set_signal_mask(pid_t tid, uint64_t mask, struct error *err)
 {
-    if (ptrace(PTRACE_SETSIGMASK, tid, sizeof mask, &mask) < 0)
+    if (INSIST(ptrace(PTRACE_SETSIGMASK, tid, sizeof mask, &mask)) < 0)
         return fail_errno(err, "cannot set the signal mask of thread %d", tid);
     return 0;
 }

@@ -32,6 +32,7 @@ _TIMEOUT = 24 * 3600 if _EXHAUSTIVE else _SECONDS + 240
 # into namespaces and out of them; lists of descriptors; in a branch the positions of files.
 _READLINK, _SETNS, _LSEEK, _LIST = 89, 308, 8, 217
 _LOOKED_AT, _ENTERED, _SET, _LISTED = 8, 8, 4, range(52, 64, 3)
+_PTRACE, _STOPPED = 101, range(140, 230, 12)
 
 
 # Operations of a branch that may fail for a known reason, or once could in silence: lack of memory is none, and is told with process and object.
@@ -72,6 +73,8 @@ def test_what_was_once_not_told_is_told() -> None:
     faults += [f"errno:{count}:{errno.ENOMEM}:{_SETNS}" for count in range(1, _ENTERED + 1)]
     faults += [f"errno:{count}:{errno.ENOMEM}:{_LIST}" for count in _LISTED]
     faults += [f"restore:{count}:{errno.ENOMEM}:{_LSEEK}" for count in range(1, _SET + 1)]
+    # Threads of the source that are stopped, asked, stopped again and let go: one that was not stopped again went on in what was none of its own.
+    faults += [f"errno:{count}:{errno.EIO}:{_PTRACE}" for count in _STOPPED]
     report = _report(*(f"--fault={fault}" for fault in faults))
     assert report["tried"] == len(faults) + 1
 
