@@ -3,7 +3,7 @@
 import { addUser, changeUser, removeUser, resetPassword, users as list } from "./account_api.js";
 import { PART, limitInput, limitOf } from "./admin_settings.js";
 import { actions, fillPart, formDialog, showOnce, table } from "./account_parts.js";
-import { Dialog, field, segmented } from "./dialog.js";
+import { field, segmented } from "./dialog.js";
 import { button, h } from "./dom.js";
 import { setSize } from "./format.js";
 import { snippet } from "./snippets.js";
@@ -30,24 +30,28 @@ export async function usersPart(section, known, attempt) {
       return made;
     };
     const change = (changes) => async () => (await changeUser(user.user, changes), redo());
-    const role = user.role === "admin" ? act(words.makeUser, change({ role: "user" })) : act(words.makeAdmin, change({ role: "admin" }));
-    const able = user.disabled ? act(words.enable, change({ disabled: false })) : act(words.disable, change({ disabled: true }));
+    // What ends something or gives every right is asked first.
+    const asked = (label, [title, note], work, kind) => act(label, () => formDialog(title(user.user), [h("p", { textContent: note })], label, work, { kind }), "danger-hover");
+    const closing = (work) => async (dialog) => {
+      await work();
+      dialog.close();
+    };
+    const reset = async (dialog) => {
+      showOnce(dialog, words.once(user.user), (await resetPassword(user.user)).password);
+      await redo();
+    };
+    const role = user.role === "admin" ? act(words.makeUser, change({ role: "user" })) : asked(words.makeAdmin, words.askAdmin, closing(change({ role: "admin" })), "primary");
+    const able = user.disabled ? act(words.enable, change({ disabled: false })) : asked(words.disable, words.askDisable, closing(change({ disabled: true })), "danger");
     const buttons = [role, able];
     if (user.role !== "admin") buttons.unshift(act(words.quota, async () => openQuota(user, redo)));
-    if (!user.external) buttons.push(act(words.reset, async () => tellPassword(await resetPassword(user.user), redo)));
-    buttons.push(act(words.remove, () => askRemove(user.user, redo), "danger-hover"));
+    if (!user.external) buttons.push(asked(words.reset, words.askReset, reset, "danger"));
+    buttons.push(asked(words.remove, words.askRemove, closing(async () => (await removeUser(user.user), redo())), "danger"));
     const name = user.user === known.user ? `${user.user} (${words.you})` : user.user;
     const used = [useOf(user, "workspaces", String), useOf(user, "memory", setSize), useOf(user, "disk", setSize), useOf(user, "cpus", String)];
     return [name, Object.fromEntries(words.roles)[user.role], stateOf(user), ...used, user.user === known.user ? "" : actions(...buttons)];
   });
   const add = button(words.add, { kind: "primary", on: () => openAdd(() => attempt(redo)) });
   fillPart(section, words, h("div", { className: "scrolls" }, table(words.title, words.columns, rows)), add);
-}
-
-async function tellPassword(made, redo) {
-  const dialog = new Dialog(made.user, { className: "narrow" }).show();
-  showOnce(dialog, words.once(made.user), made.password);
-  await redo();
 }
 
 function openQuota(user, redo) {
@@ -96,13 +100,4 @@ function openAdd(redo) {
   }, { named: { user: name }, after: [same.element] });
   dialog.form.addEventListener("input", same.refresh);
   name.focus();
-}
-
-function askRemove(user, redo) {
-  const note = h("p", { textContent: words.removeNote });
-  const dialog = formDialog(words.removeTitle(user), [note], words.remove, async () => {
-    await removeUser(user);
-    dialog.close();
-    await redo();
-  }, { kind: "danger" });
 }

@@ -58,8 +58,11 @@ export const users = {
   mostCpusHint: "The sum of its workspaces' limits.",
   save: "Save",
   remove: "Remove",
-  removeTitle: (user) => `Remove ${user}?`,
-  removeNote: "Its sessions, tokens and share links end at once. Its workspaces stay, and belong to the admins.",
+  // The question and what follows from a yes.
+  askAdmin: [(user) => `Make ${user} an admin?`, "Admins see and drive every workspace, and manage users, images and settings."],
+  askDisable: [(user) => `Disable ${user}?`, "Its sessions, tokens and share links end at once, and do not come back with it. Its workspaces stay."],
+  askReset: [(user) => `Give ${user} a new password?`, "The old one and its sessions end at once. The new one is shown once."],
+  askRemove: [(user) => `Remove ${user}?`, "Its sessions, tokens and share links end at once. Its workspaces stay, and belong to the admins."],
   actionsFor: (action, user) => `${action}: ${user}`,
   of: (use, limit) => `${use} of ${limit}`,
 };

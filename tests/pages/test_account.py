@@ -74,7 +74,13 @@ async def test_an_admin_adds_a_user_who_chooses_a_password(visitor: Visitor, bro
     await expect(theirs.get_by_role("heading", name="Logged in as anna (user)")).to_be_visible()
     await expect(theirs.locator("#connection")).to_have_attribute("data-state", "live")
     await expect(theirs.get_by_role("link", name="Admin")).to_be_hidden()
+    # What ends something is asked first.
+    await page.get_by_role("button", name="New password: anna").click()
+    await expect(dialog).to_contain_text("The old one and its sessions end at once.")
+    await dialog.get_by_role("button", name="Cancel").click()
+    await expect(theirs.locator("#connection")).to_have_attribute("data-state", "live")
     await page.get_by_role("button", name="Disable: anna").click()
+    await dialog.get_by_role("button", name="Disable").click()
     await expect(theirs).to_have_url(f"https://tclone.localhost:{front.port}/login")
     await context.close()
     assert anna.complaints == []
