@@ -340,7 +340,7 @@ def test_the_engine_may_be_killed(portal: Portal, stack: Stack, ids: dict[str, s
 
 def test_the_stream_server_may_be_killed(portal: Portal, stack: Stack, ids: dict[str, str]) -> None:
     """Its token was in its memory only: viewers that came back by themselves met a black picture."""
-    find = "pgrep -f '[p]ython3 -m selkies'"
+    find = "pgrep -f '[p]ython3 .*/stream_server.py'"
     before = stack.output(ids[SOURCE], find)
     stack.output(ids[SOURCE], f"kill -9 $({find})")
     until("another stream server runs", lambda: (now := stack.run(ids[SOURCE], find))[0] == 0 and now[1] != before)

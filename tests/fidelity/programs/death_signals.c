@@ -47,6 +47,7 @@ static void child(int which)
 /* Each child says so when it has seen that nothing came early; then the parents end. */
 static void await_end(void)
 {
+    fidelity_await_go();        /* which may take longer than the patience for what comes then */
     for (int tries = 0; board->end < CASES && tries < PATIENCE * 100; tries++)
         fidelity_sleep_ms(10);
 }
