@@ -44,7 +44,9 @@ export class Panels {
       this.#tabs.set(name, tab);
       strip.append(tab);
     }
-    bar.append(strip, h("div", { className: "panel-tools" }, this.#clipboard, this.#memory));
+    // The figures come late and become wider: what is clicked stands behind them, at the edge.
+    this.#clipboard.hidden = true;
+    bar.append(strip, h("div", { className: "panel-tools" }, this.#memory, this.#clipboard));
     side.append(this.#name);
     const context = { id, show: (name, ...rest) => this.show(name, ...rest), leave: () => this.#tabs.get(this.#current).focus(), mayFocus: () => this.#mayFocus };
     const made = { terminal: new TerminalPanel(context), files: new FilesPanel(context), ports: new PortsPanel(context), changes: new ChangesPanel(context) };

@@ -111,7 +111,7 @@ async def test_nothing_is_asked_for_while_nobody_can_see_it(page: Page, engine: 
     await asyncio.sleep(2.5)
     assert await page.evaluate("asked") == 0, "pictures were fetched for a hidden page"
     await page.evaluate("window.seen = 'visible'")
-    await page.wait_for_function("asked > 0")
+    await page.wait_for_function("() => asked > 0")
 
 
 async def test_all_live_is_kept_for_this_browser(page: Page, engine: FakeEngine) -> None:
@@ -207,7 +207,7 @@ async def test_messages_of_the_desktops_own_client_do_not_reach_the_portals_wind
     # What our script says comes after them, by the same way.
     await viewer.evaluate("window.stream_client = { connection: 'poor' }")
     await expect(tile_of(page, "ws-1").get_by_text("Poor connection")).to_be_visible()
-    await page.wait_for_function("heard.some(({ tclone }) => tclone === 'quality')")
+    await page.wait_for_function("() => heard.some(({ tclone }) => tclone === 'quality')")
     assert [message for message in await page.evaluate("heard") if "tclone" not in message] == []
 
 
