@@ -145,7 +145,7 @@ async def test_a_quota_names_limit_and_use(portal: Portal, engine: FakeEngine) -
     assert refused.status == 429 and (error["quota"], error["limit"], error["use"], error["wanted"]) == ("workspaces", 2, 2, 3)
     assert error["message"] == "all users together have 2 of 2 workspaces, so 3 more cannot be had; discard some first"
     quota = await (await person.request("GET", "/api/v1/quota")).json()
-    assert quota["all"] == {"limits": {"workspaces": 2, "memory": None, "disk": None}, "use": {"workspaces": 2, "memory": 8 << 30, "disk": 20 << 30}}
+    assert quota["all"] == {"limits": {"workspaces": 2, "memory": None, "disk": None, "cpus": None}, "use": {"workspaces": 2, "memory": 8 << 30, "disk": 20 << 30, "cpus": 4.0}}
     for wrong in ({**settings, "all_workspaces": -1}, {**settings, "user_memory": 1.5}, {**settings, "surplus": 1}):
         assert (await person.request("PUT", "/api/v1/settings", wrong)).status == 400
 

@@ -295,7 +295,8 @@ async def test_looking_changes_nothing(portal: Portal, engine: FakeEngine) -> No
         asked = path.replace("{id}", "ws-1").replace("{name}", "workspace").replace("{user}", "admin")
         answer = await client.request("GET", f"/api/v1{asked}?path=/home/user/notes.txt" if path.endswith(("/file", "/files")) else f"/api/v1{asked}")
         assert answer.status < 500, path
-    assert len(looked) > 20 and {verb for verb, _ in engine.calls} <= {"screenshot", "accessibility"}
+    assert len(looked) > 20 and {verb for verb, _ in engine.calls} <= {"screenshot", "accessibility", "act"}
+    assert {action["action"] for verb, body in engine.calls if verb == "act" for action in body["actions"]} == {"get_clipboard"}
     assert (json.dumps(engine.workspaces), portal.control.settings.now) == before
     events = {entry["event"] for entry in await (await client.request("GET", "/api/v1/audit")).json()}
     assert events <= {"login", "audit-export"}, events
