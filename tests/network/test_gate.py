@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import os
 import socket
@@ -13,7 +14,7 @@ import pytest
 
 from engine.config import Config
 from engine.network import Network
-from engine.network.relay import reset
+from engine.network.relay import RelayEnd, reset
 from tests.leaks import LeakCounter
 from tests.network.conftest import OUTSIDE, Inside, Outside, opened_network
 
@@ -232,17 +233,15 @@ async def test_a_slow_reader_stops_the_sender(network: Network, outside: Outside
                     sent += len(chunk)
             except TimeoutError:
                 pass
-            held = [end.transport.get_write_buffer_size() for end in _relay_ends(network, "ws-1")]
+            held = [end.transport.get_write_buffer_size() for end in _open_relay_ends()]
             assert sum(held) <= 256 * 1024 and max(held) > 0
             assert sent < 16 * 1024 * 1024
 
 
-def _relay_ends(network: Network, workspace: str) -> list:
-    import gc
-
-    from engine.network.relay import RelayEnd
-
-    return [found for found in gc.get_objects() if isinstance(found, RelayEnd) and found.transport is not None]
+def _open_relay_ends() -> list[RelayEnd]:
+    """Every open relay's ends in this process. By type, as ``isinstance`` asks an object for its class,
+    and a weak proxy whose object has just gone answers that with a ReferenceError."""
+    return [found for found in gc.get_objects() if type(found) is RelayEnd and found.transport is not None]
 
 
 async def test_closing_the_network_resets_what_is_open_and_opening_lets_out_again(
