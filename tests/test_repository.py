@@ -57,3 +57,24 @@ def test_documentation_names_files_that_there_are(page: Path) -> None:
         if _NOT_KEPT.search(named):
             continue
         assert named in names if "/" not in named else list(REPO.glob(named.rstrip("/"))), f"{named} in {page}"
+
+
+def test_the_table_of_states_names_tests_that_there_are() -> None:
+    """Each program of tests/fidelity stands in the table of what a fork keeps, each test named there is one, no state stands there twice."""
+    programs = {path.stem for path in (REPO / "tests/fidelity/programs").glob("*.c")}
+    states: list[str] = []
+    named: set[str] = set()
+    for line in (REPO / "docs/reference/state.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if not line.startswith("| ") or cells[0] == "state":
+            continue
+        assert len(cells) == 3, f"not three columns: {line}"
+        states.append(cells[0])
+        named |= set(re.findall(r"`([\w./]+)`", cells[2]))
+    assert len(states) > 200
+    assert {state for state in states if states.count(state) > 1} == set()
+    # What they hold is no kernel's state but a means: a value that all can see, and the start of the others.
+    unnamed = programs - named - {"counter", "launch"}
+    assert unnamed == set()
+    missing = {name for name in named - programs if "_" in name or "/" in name if not (REPO / name).exists()}
+    assert missing == set()
