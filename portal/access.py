@@ -36,6 +36,7 @@ class Access:
         self.shares = Shares(database, self.endings)
         self._watch: asyncio.Task[None] | None = None
         self._version = 0
+        self._catching_up = asyncio.Lock()
 
     async def open(self) -> None:
         """Raises sqlite3.Error."""
@@ -69,16 +70,21 @@ class Access:
             for right in (*self.sessions.of(user), *self.tokens.of(user), *self.shares.by(user)):
                 self.endings.tell(right.id, ROLE)
 
+    async def catch_up(self) -> None:
+        """Take over what another process (the command line) has changed, if anything. Raises sqlite3.Error."""
+        async with self._catching_up:
+            version = await self._database.version()
+            if version != self._version:
+                await self.reload()
+                self._version = version
+
     async def _look(self) -> None:
-        """End what expires, and notice what another process (the command line) has changed."""
+        """End what expires, and notice a change that nobody told of."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             try:
                 await self.tokens.sweep()
                 await self.shares.sweep()
-                version = await self._database.version()
-                if version != self._version:
-                    await self.reload()
-                    self._version = version
+                await self.catch_up()
             except sqlite3.Error:
                 log.exception("access: cannot reach the database; trying again")

@@ -1,4 +1,5 @@
-"""What only the stream process may ask, over private.sock: who may see which desktop, and whose right to it has ended.
+"""What only the stream process may ask, over private.sock: who may see which desktop, and whose right to it has ended. The command line says
+there that it has changed who gets in.
 
 `session` in what goes over this socket is the public id of a login or of a share link: the stream process treats both alike.
 """
@@ -53,6 +54,7 @@ class Private:
     """The routes of private.sock."""
 
     def __init__(self, access: Access, owners: Owners, tickets: Tickets, viewers: Viewers) -> None:
+        self._access = access
         self._users = access.users
         self._owners = owners
         self._sessions = access.sessions
@@ -70,6 +72,7 @@ class Private:
                 web.post("/tickets/redeem", self._redeem),
                 web.post("/desks/check", self._check),
                 web.get("/sessions/watch", self._watch),
+                web.post("/changed", self._changed),
             ]
         )
         app.on_response_prepare.append(say_server)
@@ -78,6 +81,10 @@ class Private:
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.json_response({"ok": True})
+
+    async def _changed(self, _: web.Request) -> web.Response:
+        await self._access.catch_up()
+        return web.Response(status=204)
 
     async def _redeem(self, request: web.Request) -> web.Response:
         asked = await parsed(request, Redemption)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
-from portal import accounts
+from portal import accounts, administration
 from portal.database import connect
 from portal.principal import Role
 from tests.portal.conftest import OWN_PASSWORD, PATIENCE, Client, Portal, program
@@ -24,9 +25,9 @@ async def listening(client: Client) -> asyncio.Task[None]:
     opened = asyncio.Event()
 
     async def ended() -> None:
-        async with client.socket() as socket, asyncio.timeout(PATIENCE):
-            await socket.send_json({"type": "hello", "key": client.key})
-            while (await socket.receive_json())["type"] != "ended":
+        async with client.socket() as opened_socket, asyncio.timeout(PATIENCE):
+            await opened_socket.send_json({"type": "hello", "key": client.key})
+            while (await opened_socket.receive_json())["type"] != "ended":
                 opened.set()
 
     task = asyncio.create_task(ended())
@@ -218,3 +219,46 @@ async def test_what_an_admin_opened_closes_when_it_is_one_no_more(portal: Portal
     async with anna.socket() as page:
         await page.send_json({"type": "hello", "key": anna.key})
         assert (await page.receive_json(timeout=PATIENCE))["workspaces"] == []
+
+
+async def _by_command(portal: Portal, what: str, **wanted: object) -> dict:
+    """What a `tclone user` or `tclone token` does, which has ended when this returns."""
+    return (await asyncio.to_thread(administration.run, portal.config, what, wanted))["answer"]
+
+
+async def test_what_the_command_line_changes_holds_as_soon_as_its_command_has_ended(portal: Portal) -> None:
+    """Again and again, as the portal looks by itself twice a second, too."""
+    for number in range(5):
+        user = f"user{number}"
+        one_time = (await _by_command(portal, "user-add", user=user, role="user"))["password"]
+        browser = portal.client()
+        assert (await browser.login(one_time, user, new_password=OWN_PASSWORD)).status == 200
+        assert (await browser.request("GET", "/api/v1/workspaces")).status == 200
+        made = await _by_command(portal, "token-create", user=user, name="at once", scopes=["read"], days=1)
+        program = portal.program(made["token"])
+        assert (await program.request("GET", "/api/v1/workspaces")).status == 200
+        await _by_command(portal, "user-change", user=user, disabled=True)
+        assert (await browser.request("GET", "/api/v1/workspaces")).status == 401
+        assert (await program.request("GET", "/api/v1/workspaces")).status == 401
+        await _by_command(portal, "user-change", user=user, disabled=False, role="admin")
+        assert (await browser.login(OWN_PASSWORD, user)).status == 200
+        assert (await browser.request("GET", "/api/v1/users")).status == 200
+        made = await _by_command(portal, "token-create", user=user, name="revoked", scopes=["read"], days=1)
+        await _by_command(portal, "token-revoke", token=made["id"])
+        assert (await portal.program(made["token"]).request("GET", "/api/v1/workspaces")).status == 401
+
+
+async def test_a_change_that_the_portal_cannot_be_told_of_is_made_and_found_by_itself(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A portal that is stuck, or a socket that nobody reads any more, holds no command up for long."""
+    monkeypatch.setattr(administration, "_TELL_SECONDS", 0.2)
+    portal.places.private_socket.unlink()
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(str(portal.places.private_socket))
+        deaf.listen()
+        made = await _by_command(portal, "token-create", user="admin", name="late", scopes=["read"], days=1)
+    made_too = await _by_command(portal, "token-create", user="admin", name="nobody listens", scopes=["read"], days=1)
+    for token in (made["token"], made_too["token"]):
+        program = portal.program(token)
+        async with asyncio.timeout(PATIENCE):
+            while (await program.request("GET", "/api/v1/workspaces")).status == 401:
+                await asyncio.sleep(0.05)
