@@ -143,6 +143,8 @@ async def _send(socket: web.WebSocketResponse, session: Session) -> None:
         status = await ended
     finally:
         outputs.cancel()
+        # Its end is of no interest, but asyncio logs one that nobody has looked at.
+        await asyncio.gather(outputs, return_exceptions=True)
     if session.message and session.tty:
         # Without a terminal crun wrote it to the command's stderr itself.
         await socket.send_bytes(bytes([_STDERR]) + session.message.encode() + b"\n")

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from engine.api_changes import explained_comparison, view_of
 from engine.api_files import SPARE_BYTES, FileRoutes
-from engine.errors import BadRequest, Conflict, LimitReached, NoSpace, Unavailable
+from engine.errors import BadRequest, Conflict, LimitReached, NoSpace, NotFound, Unavailable
 from engine.files import shown
 from engine.manager import Manager
 from engine.promotion import MOST_PATHS, Promotion, parted_at
@@ -108,7 +108,7 @@ def _wanted(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _clean(path: str) -> bytes:
-    """An absolute path as bytes, without empty and `..` parts. Raises BadRequest, Conflict for what no file can be called."""
+    """An absolute path as bytes, without empty and `..` parts. Raises BadRequest, NotFound for what no file can be called."""
     try:
         found = unquote_to_bytes(path)
     except UnicodeEncodeError:
@@ -116,5 +116,5 @@ def _clean(path: str) -> bytes:
     if not found.startswith(b"/"):
         raise BadRequest("paths must be absolute paths in the workspace", "paths")
     if b"\0" in found or len(found) > LONGEST_PATH:
-        raise Conflict(f"there is no {shown(found)}: a path has no NUL, and at most {LONGEST_PATH} bytes")
+        raise NotFound(f"there is no {shown(found)}: a path has no NUL, and at most {LONGEST_PATH} bytes")
     return b"/" + posixpath.normpath(found).lstrip(b"/")

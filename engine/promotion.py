@@ -21,7 +21,7 @@ from urllib.parse import unquote_to_bytes
 
 from engine import files
 from engine.changes import Comparison
-from engine.errors import Conflict, EngineError, LimitReached
+from engine.errors import BadRequest, Conflict, EngineError, LimitReached, NotFound
 from engine.files import BELOW, encoded, kind_of, parent_of, root_of, shown
 from engine.syscalls import openat2
 from engine.views import Directory, Node, View
@@ -92,7 +92,10 @@ class Promotion:
         self.steps: list[Step] = []
 
     def plan(self) -> None:
-        """Find the steps and what stands against each. Raises LimitReached for more than can be told, Conflict when a chosen path is on neither side."""
+        """Find the steps and what stands against each. Raises LimitReached for more than can be told, BadRequest for a chosen path on another mount, NotFound for one on neither side."""
+        with root_of(self._target) as root:
+            for chosen in sorted(self._chosen):
+                self._must_be_reached(root, chosen)
         comparison = Comparison(self._before, self._after, below=self._chosen)
         added: dict[bytes, Step] = {}
         for change in comparison:
@@ -152,10 +155,18 @@ class Promotion:
     def _is_chosen(self, path: bytes) -> bool:
         return path in self._chosen or not self._chosen.isdisjoint(_places(path))
 
+    def _must_be_reached(self, root: int, chosen: bytes) -> None:
+        """What lies on another mount is in no comparison, so that it would seem to be the same on both sides."""
+        try:
+            os.close(openat2(root, os.fsdecode(chosen.lstrip(b"/") or b"."), os.O_PATH | os.O_NOFOLLOW, BELOW))
+        except OSError as error:
+            if error.errno == errno.EXDEV:
+                raise BadRequest(f"{shown(chosen)} is on another mount (such as /proc or /dev); only files of the root file system are promoted") from error
+
     def _must_exist(self, chosen: bytes) -> None:
         if chosen == b"/" or any(_find(view, chosen) is not None for view in (self._before, self._after)):
             return
-        raise Conflict(f"there is no {shown(chosen)} in either workspace")
+        raise NotFound(f"there is no {shown(chosen)} in either workspace")
 
     # What stands against a step
 

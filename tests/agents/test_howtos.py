@@ -97,6 +97,10 @@ async def test_let_a_model_use_a_desktop(reader: Reader, desk: Desk, client: Eng
     await reader.shell(act)
     assert await eventually("the command was carried out", lambda: branch.shell("cat greeting 2>/dev/null; true")) == "hello\n"
     assert reader.size_of("screen.png") == (1280, 800)
+    # Pasted where no error ends the shell, before a workspace that is gone: the second step is never tried, and the whole ends.
+    reader.puts["ws-3"] = "ws-999"
+    await reader.shell(f"set +e\n{act}\n[ $? = 22 ]")
+    reader.puts["ws-3"] = branch.ref
     # Of the place that the model saw in a picture of 1024x768.
     called = {"type": "tool_use", "id": "toolu_1", "name": "computer", "input": {"action": "mouse_move", "coordinate": [1023, 767]}}
     (code,) = blocks("computer-use", "python")

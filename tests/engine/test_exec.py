@@ -88,6 +88,19 @@ async def test_a_command_ends_with_its_connection(engine: Engine, client: Engine
     await eventually(lambda: set(pids_of(engine, workspace)) == before)
 
 
+async def test_a_client_that_goes_away_is_no_error_in_the_log(engine: Engine, client: EngineClient, workspace: str) -> None:
+    """Every closed terminal of a browser is one: nobody shall look for a defect there."""
+    for command in (["sleep", "1000"], ["yes"], ["sh", "-c", "sleep 1000 & exec sleep 1000"]):
+        for tty in (False, True):
+            async with client.exec(workspace, command, tty=tty):
+                await asyncio.sleep(0.3)
+    # What was left behind without a look is told when it is collected.
+    assert (await client.run(workspace, ["true"]))[0] == 0
+    assert await engine.stop() == 0
+    assert "Traceback" not in engine.log.read_text() and "ERROR" not in engine.log.read_text()
+    await engine.start()
+
+
 async def test_a_slow_reader_does_not_fill_the_engines_memory(engine: Engine, client: EngineClient, workspace: str) -> None:
     import psutil
 

@@ -145,6 +145,14 @@ async def test_whom_files_cannot_go_to(client: EngineClient) -> None:
     with pytest.raises(Conflict, match="has these files already"):
         await client.promote(branch, ["/a"], into=branch)
     for nothing in ("/nothing", "/a/../nothing", "/a\0", "/" + "a" * 5000):
-        with pytest.raises(Conflict, match="there is no /"):
+        with pytest.raises(NotFound, match="there is no /"):
             await client.promote(branch, [nothing])
+    # What is on another mount is compared with nothing: it is not the same on both sides, and not missing.
+    await sh(client, branch, "echo 1 > /dev/shm/mine; mkdir -p /up; ln -s /dev/shm /up/shm")
+    for elsewhere in ("/proc", "/dev", "/dev/null", "/dev/shm/mine", "/sys/kernel", "/opt/../proc/1/environ"):
+        for force in (False, True):
+            with pytest.raises(BadRequest, match="another mount"):
+                await client.promote(branch, [elsewhere, "/a"], force=force, dry_run=force)
+    # A link to such a place is a file like others.
+    assert outcomes(await client.promote(branch, ["/up/shm"])) == {"/up": ("added", "done"), "/up/shm": ("added", "done")}
     assert (await client.promote(branch, ["/opt/..//a/"]))["paths"] == []

@@ -18,6 +18,7 @@ from portal.markdown import document
 from portal.stream import proxy, server, tuning
 from tests.portal.conftest import Portal
 
+_BLOCK = re.compile(r"^ *```([a-z]*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 FILES = sorted(path.relative_to(REPO / "docs").with_suffix("").as_posix() for path in (REPO / "docs").rglob("*.md"))
 
 
@@ -83,6 +84,20 @@ def test_nothing_of_a_file_is_left_as_it_was_written(name: str) -> None:
             there = found
         if "#" in link and not link.startswith("https://"):
             assert link.partition("#")[2] in Read(there.body).anchors, link
+
+
+def test_commands_say_when_they_fail_and_loops_end() -> None:
+    """Who copies a block of commands is not left with a refusal that looks like an answer, nor with a loop that waits for what will never be."""
+    code = {name: "".join(block for language, block in _BLOCK.findall((REPO / "docs" / f"{name}.md").read_text()) if language in ("", "sh", "bash")) for name in FILES}
+    code["docs.html"] = (REPO / "templates" / "docs.html").read_text()
+    silent, endless = [], []
+    for name, text in code.items():
+        told = [line.partition("#")[0].strip() for line in text.splitlines()]
+        silent += [(name, line) for line in told if re.search(r"\bcurl -", line) and "--fail-with-body" not in line]
+        # A counter that goes on for ever is what the tutorial forks.
+        endless += [(name, line) for line in told if re.search(r"\buntil\b|\bwhile (?!sleep 1; do n=)", line)]
+    assert sum(text.count("curl -") for text in code.values()) >= 9
+    assert (silent, endless) == ([], [])
 
 
 def test_what_is_written_is_text_wherever_it_stands() -> None:
