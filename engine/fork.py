@@ -33,6 +33,8 @@ _NATIVE_SECONDS = 120.0
 ATTEMPTS = 5
 _NO_NEW_ATTEMPT_SECONDS = 3.0
 # Of a default name, so that `-clone-NN-N` fits into the 41 characters of a name.
+# Threads and helpers of the restorer, and what copies memory.
+_MAKERS = 64
 _LONGEST_BASE = 41 - len("-clone-NN-N")
 
 
@@ -200,8 +202,8 @@ class Forker:
                 undo.push_async_callback(self.stages.discard, stage)
             run.journal = await manager.database.journal_begin("fork", {"ids": [stage.id for stage in run.stages]})
             undo.push_async_callback(manager.database.journal_end, run.journal)
-            # Not the processors': it is made as fast as can be.
-            limits = Limits(source.memory_limit, source.pids_limit)
+            # Not the processors': it is made as fast as can be. Not yet the processes' either: see _while_made.
+            limits = Limits(source.memory_limit, _while_made(source.pids_limit))
             requests = [PortRequest(port, local=port in source.local_ports()) for port in source.published()]
             hostnames = run.options.identity.hostnames(source.hostname, run.options.copies)
             published = await asyncio.gather(
@@ -308,7 +310,7 @@ class Forker:
         """Make the surviving branches workspaces; the others are taken back."""
         manager = self._manager
         for branch in survivors:
-            await manager.limit_cpus(branch)
+            await manager.hold_to_limits(branch)
             manager.workspaces[branch.id] = branch
             manager.watch(branch)
             if branch.alive and not branch.desktop and branch.id not in run.listeners:
@@ -374,3 +376,12 @@ class Forker:
 def _number(value: object) -> float | None:
     """A time the native program reported, in ms."""
     return round(float(value), 3) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _while_made(pids: int | None) -> int | None:
+    """How many processes a branch may have until it is one, when it may have `pids` from then on.
+
+    An orphan, and the first of a group or session whose leader has ended, comes from a process that ends at once or when the branch
+    begins to run: two for each at most. A source at its limit could not be forked otherwise.
+    """
+    return None if pids is None else 3 * pids + _MAKERS

@@ -243,15 +243,19 @@ class Manager:
         except OSError as error:
             raise Internal(f"cannot make the control groups of {workspace}: {error}") from error
 
-    async def limit_cpus(self, workspace: Workspace) -> None:
-        """Hold a workspace that was made without it to its share of the processors. Raises Internal."""
+    async def hold_to_limits(self, workspace: Workspace) -> None:
+        """Hold a branch, which was made with more, to its number of processes and its share of the processors. Raises Internal."""
         cpus = workspace.cpu_limit
-        if cpus is None:
-            return
+
+        def hold() -> None:
+            self.cgroups.set_limits(workspace.id, Limits(workspace.memory_limit, workspace.pids_limit))
+            if cpus is not None:
+                self.cgroups.limit_cpus(workspace.id, cpus)
+
         try:
-            await in_thread(lambda: self.cgroups.limit_cpus(workspace.id, cpus))
+            await in_thread(hold)
         except OSError as error:
-            raise Internal(f"cannot limit the processors of {workspace.id}: {error}") from error
+            raise Internal(f"cannot set the limits of {workspace.id}: {error}") from error
 
     async def mount_root(self, workspace: Workspace, layer: Path) -> int:
         """The workspace's overlay as a detached mount."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -53,6 +54,23 @@ def check(printed: str, name: str) -> None:
     made = re.search(r"^processes (\d+)$", printed, re.M)
     assert made and 0 < int(made[1]) < PIDS, printed
     assert f"memory {signal.SIGKILL:d}\n" in printed, printed
+
+
+async def test_a_workspace_with_all_the_processes_that_it_may_have_is_forked(engine: Engine, client: EngineClient) -> None:
+    """Orphans in sessions, and in groups, whose leaders have ended: what makes them in the branch comes on top of their number."""
+    source = (await client.launch(IMAGE, name="src", memory=MEMORY, pids=PIDS, wait=True))["id"]
+    # The one that starts them stays, and makes one more when one was ended.
+    session = "setsid sh -c 'sleep 1000 & exit' 2>/dev/null"
+    group = "setsid sh -mc '(sleep 1000 & sleep 1000 &) & wait; exit' 2>/dev/null"
+    script = f"while :; do {session}; {group}; sleep 0.02; done"
+    assert (await client.run(source, ["sh", "-c", f"setsid sh -c {shlex.quote(script)} >/dev/null 2>&1 </dev/null &"]))[0] == 0
+    await eventually(lambda: len(pids_of(engine, source)) >= PIDS - 2)
+    for name in ("one", "two", "three"):
+        (branch,) = (await client.fork(source, name=name))["branches"]
+        assert branch["error"] is None
+        assert limits_of(engine, branch["id"]) == {"memory": MEMORY, "pids": PIDS}
+        assert len(pids_of(engine, branch["id"])) >= PIDS - 6
+        await client.remove(branch["id"])
 
 
 async def test_limits_hold_against_root_with_namespaces_of_its_own(engine: Engine, client: EngineClient, program: Path) -> None:
