@@ -75,8 +75,10 @@ _BY_CODE = {
 
 
 def from_oserror(what: str, error: OSError) -> EngineError:
-    """NoSpace, with what to do, when the disk is full; Internal for any other failure of the system. `what` names the object."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    """NoSpace, with what to do, when the disk or the workspace is full; Internal for any other failure of the system. `what` names the object."""
+    if error.errno == errno.EDQUOT:
+        return NoSpace(f"{what}: the workspace's own disk limit is reached; remove files in it, or launch one with a higher limit (`tclone run --disk`)")
+    if error.errno == errno.ENOSPC:
         return NoSpace(f"{what}: no space left in the data directory; remove workspaces (`tclone rm`) or images (`tclone image rm`)")
     return Internal(f"{what}: {error}")
 

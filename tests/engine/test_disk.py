@@ -12,7 +12,7 @@ import pytest
 
 from engine import quota
 from engine.client import EngineClient
-from engine.errors import BadRequest, Unsupported
+from engine.errors import BadRequest, NoSpace, Unsupported
 from engine.storage import Storage
 from tests.engine.support import IMAGE, Engine, eventually
 
@@ -30,6 +30,9 @@ async def test_a_full_workspace_is_told_so_and_others_go_on(serving: Engine, cli
     await client.launch(IMAGE, name="free", wait=True)
     assert b"uota exceeded" in await _write(client, "small", 100)
     assert await _write(client, "free", 100) == b""
+    # Whose room it is that is used up: other workspaces need not go.
+    with pytest.raises(NoSpace, match=r"^/more of ws-\d+: the workspace's own disk limit is reached; .*--disk"):
+        await client.write_file("small", "/more", b"x" * (8 << 20))
     used = await client.stats("small")
     assert used["disk_limit"] == _LIMIT and used["disk_counted"] <= _LIMIT
     assert (await client.stats("free"))["disk_limit"] is None and (await client.stats("free"))["disk_counted"] is None
