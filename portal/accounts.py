@@ -42,7 +42,7 @@ class Account:
     """One user. `one_time`: unix seconds until which its password, made by somebody else, opens the way to one of its own; else None.
 
     `external`: it has no password, an identity provider lets it in. `most_workspaces`, `most_memory` and `most_disk` (bytes), `most_cpus`: limits of
-    its own, None: those that the settings have for every user.
+    its own, None: those that the settings have for every user. `factor`: it has a second factor (portal.factors).
     """
 
     user: str
@@ -55,12 +55,17 @@ class Account:
     most_memory: int | None = None
     most_disk: int | None = None
     most_cpus: float | None = None
+    factor: bool = False
+
+    def lacks_factor(self, required: bool) -> bool:
+        """Whether it has to set up a second factor before anything else. Of those that an identity provider lets in, that one has seen to it."""
+        return required and not self.external and not self.factor
 
     def public(self) -> dict[str, object]:
         """What an admin is shown."""
         return {
             "user": self.user, "role": self.role, "disabled": self.disabled, "external": self.external,
-            "one_time_until": self.one_time, "changed": self.changed,
+            "one_time_until": self.one_time, "changed": self.changed, "second_factor": self.factor,
             "quota": self.quota(),
         }  # fmt: skip
 
@@ -228,12 +233,12 @@ def ensure_password(connection: sqlite3.Connection) -> str | None:
     return password
 
 
-_COLUMNS = "user, role, disabled, one_time, changed, subject IS NOT NULL, most_workspaces, most_memory, most_disk, most_cpus"
+_COLUMNS = "user, role, disabled, one_time, changed, subject IS NOT NULL, most_workspaces, most_memory, most_disk, most_cpus, EXISTS (SELECT 1 FROM factors WHERE factors.user = accounts.user)"
 
 
 def _account(row: tuple) -> Account:
-    user, role, disabled, one_time, changed, external, workspaces, memory, disk, cpus = row
-    return Account(user, Role(role), bool(disabled), one_time, changed, bool(external), workspaces, memory, disk, cpus)
+    user, role, disabled, one_time, changed, external, workspaces, memory, disk, cpus, factor = row
+    return Account(user, Role(role), bool(disabled), one_time, changed, bool(external), workspaces, memory, disk, cpus, bool(factor))
 
 
 def _existing(connection: sqlite3.Connection, user: str) -> Account:

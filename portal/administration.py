@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from engine.config import Config
-from portal import accounts, audit, tokens
+from portal import accounts, audit, factors, tokens
 from portal.database import connect
 from portal.errors import Malformed, NotThere, PortalError
 from portal.places import Places
@@ -96,6 +96,11 @@ def _user_passwd(db: sqlite3.Connection, user: str, password: str, stored: str) 
     return {"password": password}
 
 
+def _user_factor_rm(db: sqlite3.Connection, user: str) -> None:
+    factors.remove(db, user)
+    audit.record("factor-remove", user=user, by=_BY)
+
+
 def _token_create(db: sqlite3.Connection, user: str, name: str, scopes: list[str], days: float | None, e2b: bool = False) -> dict[str, Any]:
     account = accounts.find(db, user)
     if account is None or account.disabled:
@@ -120,6 +125,7 @@ WORK: dict[str, Callable[..., Any]] = {
     "user-rm": _user_rm,
     "user-change": _user_change,
     "user-passwd": _user_passwd,
+    "user-factor-rm": _user_factor_rm,
     "token-create": _token_create,
     "token-ls": _token_ls,
     "token-revoke": _token_revoke,

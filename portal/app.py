@@ -20,6 +20,7 @@ from portal.api.administration import Administration
 from portal.api.events import Events
 from portal.api.executions import Executions
 from portal.api.changes import Changes
+from portal.api.factor import Factor
 from portal.api.files import Files
 from portal.api.images import Images
 from portal.api.logins import Logins
@@ -66,6 +67,7 @@ from portal.quotas import Quotas
 from portal.rates import Rates
 from portal.requests import watched
 from portal.routes import LONGEST_BODY, Router
+from portal.second_factors import SecondFactors
 from portal.settings import Settings, SettingsStore
 from portal.sessions import ABSOLUTE_SECONDS, IDLE_SECONDS, Session
 from portal.terminal_sockets import TerminalSockets
@@ -101,13 +103,14 @@ class Control:
         self.node = Node(config.socket, options.patience)
         self.feed = Feed(self.node)
         self.builds = Builds(self.node, self.feed, config.images)
-        self.identity = Identity(self.access.users, self.access.tokens)
+        self.settings = SettingsStore(self.database, options.settings)
+        self.identity = Identity(self.access.users, self.access.tokens, self.settings)
+        self.second_factors = SecondFactors(self.database, places.factor_key)
         self.viewers = Viewers(self.feed, self._stranger)
         self.tracing = options.tracing or Tracing(config.otlp_endpoint)
         self._metrics = Metrics(self.feed, self.sessions, places.run)
         presence = Presence()
         self.leases = Leases(self.database, self.feed, self.sessions, presence)
-        self.settings = SettingsStore(self.database, options.settings)
         self.lifetimes = Lifetimes(self.database, self.feed, self.node, self.settings)
         self.quotas = Quotas(self.feed, self.owners, self.settings, self.access.users)
         self._metadata = Metadata(self.database)
@@ -142,7 +145,7 @@ class Control:
         app = web.Application(middlewares=guards, client_max_size=LONGEST_BODY)
         app[security.SESSIONS] = self.sessions
         passwords = Passwords(self.database)
-        logins = Logins(self.database, self.access, passwords, self.tickets)
+        logins = Logins(self.database, self.access, passwords, self.second_factors, self.tickets)
         by_provider = Oidc(self._provider, self.access, logins)
         shares = Shares(self.access, self.node, self.tickets, self.viewers)
         files = Files(self._inside, self.identity, self._router)
@@ -154,8 +157,9 @@ class Control:
         operations = Operations(self.database, self.feed, self._metrics)
         inside = [Ports(self._inside), files, changes, Screens(self.node), Accessibility(self.node), self._actions, Models(self._actions, self.node), self._executions, self._events, self._cua]
         parts = [logins, workspaces, control, Images(self.builds), administration, operations, *inside]
-        parts += [Account(self.access, passwords, self.tickets), Users(self.access, passwords, self.quotas), Tokens(self.access), shares]
-        routes = [route for part in parts for route in part.routes()]
+        account = Account(self.access, passwords, self.second_factors, self.settings, self.tickets)
+        parts += [account, Factor(self.access, self.second_factors), Users(self.access, passwords, self.quotas), Tokens(self.access), shares]
+        routes = self.routes = [route for part in parts for route in part.routes()]
         pages.describe(operations.describe(routes, [part.route() for part in self._sockets]))
         for part in (logins, by_provider, shares, operations, self._cua):
             app.add_routes(part.open_routes())
@@ -193,6 +197,7 @@ class Control:
         self._trail.open()
         await asyncio.to_thread(accounts.ready)
         await self.database.open()
+        await self.second_factors.open()
         await self.owners.open()
         await self.access.open()
         await self.settings.open()

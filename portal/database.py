@@ -1,4 +1,4 @@
-"""The portal's SQLite file. Only hashes of secrets are in it."""
+"""The portal's SQLite file. Only hashes of secrets are in it; those that are needed themselves (second factors) are sealed by a key that is not."""
 
 from __future__ import annotations
 
@@ -61,6 +61,12 @@ ALTER TABLE accounts ADD COLUMN most_disk INTEGER;
 """,
     """
 ALTER TABLE accounts ADD COLUMN most_cpus REAL;
+""",
+    """
+ALTER TABLE sessions ADD COLUMN shown REAL NOT NULL DEFAULT 0;
+CREATE TABLE factors (
+    user TEXT PRIMARY KEY REFERENCES accounts(user) ON DELETE CASCADE, sealed TEXT NOT NULL, step INTEGER NOT NULL, since REAL NOT NULL);
+CREATE TABLE recovery_codes (hash TEXT PRIMARY KEY, user TEXT NOT NULL REFERENCES factors(user) ON DELETE CASCADE);
 """,
 )
 

@@ -63,6 +63,28 @@ class NewPasswordNeeded(PortalError):
     code, status = "new_password", 403
 
 
+class NotShown(PortalError):
+    """The session is good, but what is asked for takes that its user has just shown who it is."""
+
+    code, status = "confirm", 403
+
+
+class CodeNeeded(PortalError):
+    """The password was right; a code of the second factor has to come with it."""
+
+    code, status = "second_factor", 403
+
+
+class WrongCode(PortalError):
+    code, status = "wrong_code", 401
+
+
+class FactorNeeded(PortalError):
+    """Everybody has to have a second factor, and this user has none: it can do nothing but set one up."""
+
+    code, status = "enrol", 403
+
+
 class CrossSite(PortalError):
     code, status = "csrf", 403
 

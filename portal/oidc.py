@@ -59,11 +59,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class Person:
-    """Who the provider says came in. `subject` never changes and is never given to another; an address might be."""
+    """Who the provider says came in. `subject` never changes and is never given to another; an address might be. `shown`: when it showed the provider who
+    it is (Unix seconds), None: the provider does not tell."""
 
     user: str
     subject: str
     role: Role
+    shown: float | None
 
 
 def settings(config: Config) -> Settings | None:
@@ -102,8 +104,11 @@ class Provider:
     async def __aexit__(self, *_: object) -> None:
         await self._http.close()
 
-    async def begin(self, redirect: str) -> tuple[str, Asked]:
-        """The provider's address to send the browser to, and what its answer has to fit. Raises Unreachable."""
+    async def begin(self, redirect: str, again: bool = False) -> tuple[str, Asked]:
+        """The provider's address to send the browser to, and what its answer has to fit. `again`: the person is to show who it is, logged in there or not.
+
+        Raises Unreachable.
+        """
         metadata = await self._discover()
         asked = Asked(secrets.token_urlsafe(32), secrets.token_urlsafe(32), secrets.token_urlsafe(48), redirect)
         query = urlencode(
@@ -116,6 +121,7 @@ class Provider:
                 "nonce": asked.nonce,
                 "code_challenge": create_s256_code_challenge(asked.verifier),
                 "code_challenge_method": "S256",
+                **({"prompt": "login", "max_age": "0"} if again else {}),
             }
         )
         address = metadata["authorization_endpoint"]
@@ -177,7 +183,8 @@ class Provider:
             raise Denied("the identity provider's e-mail address of yours has characters that no user's name here has") from None
         if email not in self._settings.allowed and email.rpartition("@")[2] not in self._settings.allowed:
             raise Denied(f"{email} may not use this portal; its operator decides who may")
-        return Person(email, f"{claims['iss']} {claims['sub']}", self._role(claims))
+        shown = claims.get("auth_time")
+        return Person(email, f"{claims['iss']} {claims['sub']}", self._role(claims), float(shown) if isinstance(shown, int | float) else None)
 
     def _role(self, claims: CodeIDToken) -> Role:
         if self._settings.admins is None:

@@ -15,6 +15,7 @@ class Places:
         self.audit = self.data / "audit.jsonl"
         self.tls = self.data / "tls"
         self.sandbox_key = self.data / "sandbox.key"
+        self.factor_key = self.data / "factor.key"
         self.ca_certificate = self.tls / "ca.pem"
         self.ca_key = self.tls / "ca.key"
         self.leaf_certificate = self.tls / "leaf.pem"

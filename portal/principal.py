@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from portal.sessions import Session
+from portal.errors import NotShown
+from portal.sessions import FRESH_SECONDS, Session
 
 
 class Scope(enum.StrEnum):
@@ -52,6 +54,11 @@ class Principal:
     def is_person(self) -> bool:
         """Whether a browser's login made the request, not a program's token."""
         return self.session is not None
+
+    def require_fresh(self) -> None:
+        """For what decides about logins and rights: whoever found a browser open must not do it. A token is what it is. Raises NotShown."""
+        if self.session is not None and not self.session.is_fresh(time.time()):
+            raise NotShown(f"show again who you are first: this asks for it when it was longer than {FRESH_SECONDS / 60:.0f} minutes ago")
 
     def may(self, scope: Scope) -> bool:
         return scope in self.scopes

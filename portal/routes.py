@@ -67,7 +67,8 @@ class Route:
     `answers`: status to what it carries, a pydantic model or a sentence. `content`: the media types of what it carries. `takes`: the media
     type of a body that is not JSON. `acts`: it changes what runs inside the workspace, so a program is refused while a person has control (423).
     `once`: carried out once for each Idempotency-Key; its answer is kept in `memory`, or `kept` beyond a restart of the portal.
-    `longest`: bytes that a body in memory may have (413).
+    `longest`: bytes that a body in memory may have (413). `fresh`: a browser's user must have shown who it is a short time ago (403 `confirm`).
+    `enrols`: also for a user who has yet to set up the second factor that everybody has to have.
     """
 
     method: str
@@ -83,6 +84,8 @@ class Route:
     acts: bool = False
     once: Literal["", "memory", "kept"] = ""
     longest: int = LONGEST_BODY
+    fresh: bool = False
+    enrols: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,8 +115,10 @@ class Router:
 
     def _guarded(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def serve(request: web.Request) -> web.StreamResponse:
-            principal = self._identity.of(request)
+            principal = self._identity.of(request, enrolling=route.enrols)
             workspace = self.admit(request, principal, route.scope)
+            if route.fresh:
+                principal.require_fresh()
             # aiohttp's own limit holds for what is read before it is known who asks.
             request = request.clone(client_max_size=route.longest)
             with self._held_in_memory(route, request, principal):

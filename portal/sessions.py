@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 12 * 3600.0
 ABSOLUTE_SECONDS = 7 * 86400.0
+# For how long somebody who has shown who it is may do what takes that, such as making a token.
+FRESH_SECONDS = 600.0
 # How often `active` is written; a crash costs at most this much idle time.
 _TOUCH_SECONDS = 60.0
 _SWEEP_SECONDS = 0.5
@@ -33,7 +35,8 @@ def new_secret() -> str:
 
 @dataclass
 class Session:
-    """One login. Times are Unix seconds. `id` is a public handle; cookie and key are known here only by their hashes."""
+    """One login. Times are Unix seconds. `id` is a public handle; cookie and key are known here only by their hashes. `shown`: when its user last showed
+    who it is, by a password or to an identity provider."""
 
     id: str
     cookie_hash: str
@@ -44,10 +47,15 @@ class Session:
     expires: float
     address: str = ""
     agent: str = ""
+    shown: float = 0.0
     desks: dict[str, str] = field(default_factory=dict)  # hash of the desk cookie -> workspace
 
     def over(self, now: float, idle_seconds: float) -> bool:
         return now >= self.expires or now >= self.active + idle_seconds
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether its user showed who it is a short time ago. A clock that was set back makes nothing fresh."""
+        return 0 <= now - self.shown < FRESH_SECONDS
 
     def key_fits(self, key: str) -> bool:
         return hmac.compare_digest(self.key_hash, digest(key))
@@ -101,15 +109,16 @@ class Sessions:
 
     # Life
 
-    async def create(self, user: str, address: str = "", agent: str = "") -> NewSession:
-        """Begin a session with fresh secrets."""
+    async def create(self, user: str, address: str = "", agent: str = "", shown: float | None = None) -> NewSession:
+        """Begin a session with fresh secrets. `shown`: when its user showed who it is, None: just now."""
         now = self._clock()
         cookie, key = new_secret(), new_secret()
         session = Session(
-            secrets.token_hex(16), digest(cookie), digest(key), user, now, now, now + self._absolute, address, agent[:_LONGEST_AGENT]
-        )
-        row = (session.id, session.cookie_hash, session.key_hash, user, now, now, session.expires, session.address, session.agent)
-        await self._database.run(lambda db: db.execute(f"INSERT INTO sessions({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?)", row))
+            secrets.token_hex(16), digest(cookie), digest(key), user, now, now, now + self._absolute, address, agent[:_LONGEST_AGENT],
+            now if shown is None else min(shown, now),
+        )  # fmt: skip
+        row = (session.id, session.cookie_hash, session.key_hash, user, now, now, session.expires, session.address, session.agent, session.shown)
+        await self._database.run(lambda db: db.execute(f"INSERT INTO sessions({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?)", row))
         self._add(session)
         return NewSession(session, cookie, key)
 
@@ -143,6 +152,11 @@ class Sessions:
         await self._database.run(
             lambda db: db.execute("UPDATE sessions SET active = ? WHERE id = ?", (now, session.id))
         )
+
+    async def show(self, session: Session) -> None:
+        """Its user has just shown who it is, once more."""
+        session.shown = now = self._clock()
+        await self._database.run(lambda db: db.execute("UPDATE sessions SET shown = ? WHERE id = ?", (now, session.id)))
 
     async def end(self, session: Session, reason: str) -> None:
         """End a session: its cookie, key, desks and watchers' relays. Reasons: logout, expired, revoked, password."""
@@ -214,7 +228,7 @@ class Sessions:
                 log.exception("sessions: cannot reach the database; trying again")
 
 
-_COLUMNS = "id, cookie_hash, key_hash, user, created, active, expires, address, agent"
+_COLUMNS = "id, cookie_hash, key_hash, user, created, active, expires, address, agent, shown"
 
 
 def _load(db: sqlite3.Connection) -> list[Session]:

@@ -17,7 +17,8 @@ Cpus = Annotated[float, pydantic.Field(ge=0, le=1_000_000)]
 
 
 class Settings(Body):
-    """null: never, or no limit. Memory and disk (bytes) and processors are sums of the limits of a user's workspaces; admins have no limits of their own."""
+    """null: never, or no limit. Memory and disk (bytes) and processors are sums of the limits of a user's workspaces; admins have no limits of their own.
+    `second_factor`: every user with a password must have one; it stays as it is where it is not named."""
 
     idle_seconds: Seconds | None = None
     lifetime_seconds: Seconds | None = None
@@ -29,6 +30,7 @@ class Settings(Body):
     all_memory: Bytes | None = None
     all_disk: Bytes | None = None
     all_cpus: Cpus | None = None
+    second_factor: bool = False
 
 
 class SettingsStore:

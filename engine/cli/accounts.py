@@ -29,7 +29,7 @@ def _user_ls(config: Config, arguments: argparse.Namespace) -> int:
     if arguments.json:
         output.as_json(users)
     else:
-        output.table(("USER", "ROLE", "STATE"), [(one["user"], one["role"], _state(one)) for one in users])
+        output.table(("USER", "ROLE", "STATE", "SECOND FACTOR"), [(one["user"], one["role"], _state(one), "yes" if one["second_factor"] else "no") for one in users])
     return 0
 
 
@@ -48,6 +48,11 @@ def _user_rm(config: Config, arguments: argparse.Namespace) -> int:
 
 def _user_passwd(config: Config, arguments: argparse.Namespace) -> int:
     print(services.portal(config, "user-passwd", user=arguments.user)["password"])
+    return 0
+
+
+def _user_no_factor(config: Config, arguments: argparse.Namespace) -> int:
+    services.portal(config, "user-factor-rm", user=arguments.user)
     return 0
 
 
@@ -96,6 +101,7 @@ _ACTIONS = {
     ("user", "ls"): _user_ls,
     ("user", "rm"): _user_rm,
     ("user", "passwd"): _user_passwd,
+    ("user", "no-factor"): _user_no_factor,
     ("user", "role"): _user_change,
     ("user", "disable"): _user_change,
     ("user", "enable"): _user_change,

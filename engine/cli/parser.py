@@ -245,6 +245,8 @@ def _account_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPar
         ("enable", "let a disabled user in again"),
     ):
         _command(actions, name, summary, f"tclone user {name} anna").add_argument("user", metavar="USER")
+    unlock = _command(actions, "no-factor", "remove the second factor of a user who lost it: the password alone is asked for", "tclone user no-factor anna")
+    unlock.add_argument("user", metavar="USER")
     role = _command(actions, "role", "make a user an admin, or an admin a user", "tclone user role anna admin")
     role.add_argument("user", metavar="USER")
     role.add_argument("role", choices=("user", "admin"))

@@ -54,7 +54,7 @@ class Administration:
         figures = "workspace to `owner`, `viewers` and `traffic` (bytes)"
         return [
             Route("GET", "/settings", Scope.ADMIN, self._get, "Settings for all users", answers={200: Settings}),
-            Route("PUT", "/settings", Scope.ADMIN, self._set, "Change the settings", Settings, {200: Settings}),
+            Route("PUT", "/settings", Scope.ADMIN, self._set, "Change the settings", Settings, {200: Settings}, fresh=True),
             Route("GET", "/quota", Scope.READ, self._quota, "Your limits and use", answers={200: "limits and use, your own and of all"}),
             Route("GET", "/owners", Scope.ADMIN, self._list, "Whose each workspace is", answers={200: "workspace to user"}),
             Route("GET", "/overview", Scope.ADMIN, self._overview, "Everybody's workspaces: whose, how many look on", answers={200: figures}),
@@ -67,6 +67,9 @@ class Administration:
 
     async def _set(self, call: Call) -> web.Response:
         wanted: Settings = call.body
+        if "second_factor" not in wanted.model_fields_set:
+            # A program that does not know of it must not take it from everybody.
+            wanted = wanted.model_copy(update={"second_factor": self._settings.now.second_factor})
         await self._settings.set(wanted)
         audit.record("settings", user=call.principal.user, **wanted.model_dump())
         return web.json_response(wanted.model_dump())

@@ -2,6 +2,7 @@
 
 `/login/oidc` sends it there and gives it a cookie; the provider sends it to `/login/oidc/callback`, where the answer has to fit that cookie; then the
 login page of this very browser exchanges the cookie for a session, as a login with a password gives one. Nothing of ours is in an address.
+With `?again` the person has to show the provider who it is even when it is logged in there.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class _Way:
 
     asked: Asked
     begun: float
+    again: bool = False
     person: Person | None = None
 
 
@@ -58,14 +60,15 @@ class Oidc:
         wait = self._starts.take(security.address_of(request), "")
         if wait:
             raise TooMany(f"too many logins begun; try again in {wait:.0f} s", retry_after=wait)
+        again = "again" in request.query
         redirect = hosts.portal_origin(request.headers.get(hdrs.HOST, "")) + CALLBACK
         try:
-            address, asked = await self._provider.begin(redirect)
+            address, asked = await self._provider.begin(redirect, again)
         except PortalError as error:
             return self._failed(request, error)
         self._sweep()
         cookie = new_secret()
-        self._under_way[digest(cookie)] = _Way(asked, time.monotonic())
+        self._under_way[digest(cookie)] = _Way(asked, time.monotonic(), again)
         response = web.Response(status=303, headers={"Location": address})
         # Lax: the browser has to send it when the provider sends it back here.
         response.set_cookie(COOKIE, cookie, path="/", secure=True, httponly=True, samesite="Lax", max_age=int(_LIFE_SECONDS))
@@ -98,7 +101,7 @@ class Oidc:
         except PortalError as error:
             audit.record("login-refused", user=person.user, address=security.address_of(request), reason=error.message)
             raise
-        response = await self._logins.enter(request, person.user)
+        response = await self._logins.enter(request, person.user, _shown(way, person))
         response.del_cookie(COOKIE, path="/", secure=True, httponly=True, samesite="Lax")
         return response
 
@@ -123,3 +126,14 @@ class Oidc:
             del self._under_way[key]
         while len(self._under_way) >= _MOST_UNDER_WAY:
             del self._under_way[next(iter(self._under_way))]
+
+
+def _shown(way: _Way, person: Person) -> float | None:
+    """When this person showed who it is, as far as is known; None: just now.
+
+    A provider that knows its browser lets it in without a question: that shows nothing. Of one that was told to ask and does not say when it did, it is
+    taken that it did so.
+    """
+    if person.shown is not None:
+        return person.shown
+    return None if way.again else 0.0

@@ -36,7 +36,7 @@ class Tokens:
         everybody = {"all": flag("everybody's, for admins")}
         return [
             Route("GET", "/tokens", Scope.READ, self._list, "Your API tokens", answers={200: "a list of tokens"}, query=everybody),
-            Route("POST", "/tokens", Scope.READ, self._create, "Make an API token", NewToken, {201: "the token, shown this once"}, once="memory"),
+            Route("POST", "/tokens", Scope.READ, self._create, "Make an API token", NewToken, {201: "the token, shown this once"}, once="memory", fresh=True),
             Route("DELETE", "/tokens/{token}", Scope.READ, self._revoke, "Revoke an API token", answers={204: "revoked"}),
         ]
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import pydantic
 from aiohttp import web
 
-from portal import accounts, audit
+from portal import accounts, audit, factors
 from portal.access import Access
 from portal.accounts import Account
 from portal.bodies import Body, one_of
@@ -58,10 +58,11 @@ class Users:
         once = "its one-time password, shown this once"
         return [
             Route("GET", "/users", Scope.ADMIN, self._list, "All users, with limits and use", answers={200: "a list of users"}),
-            Route("POST", "/users", Scope.ADMIN, self._add, "Add a user", NewUser, {201: once}),
-            Route("PATCH", one, Scope.ADMIN, self._change, "Change a user's role or quota, disable or enable it", Changes, {200: "the user"}),
-            Route("POST", one + "/password", Scope.ADMIN, self._reset, "Give a user a new one-time password", answers={200: once}),
-            Route("DELETE", one, Scope.ADMIN, self._remove, "Remove a user", answers={204: "gone; its workspaces are the admins'"}),
+            Route("POST", "/users", Scope.ADMIN, self._add, "Add a user", NewUser, {201: once}, fresh=True),
+            Route("PATCH", one, Scope.ADMIN, self._change, "Change a user's role or quota, disable or enable it", Changes, {200: "the user"}, fresh=True),
+            Route("POST", one + "/password", Scope.ADMIN, self._reset, "Give a user a new one-time password", answers={200: once}, fresh=True),
+            Route("DELETE", one + "/factor", Scope.ADMIN, self._remove_factor, "Remove the second factor of a user who lost it", answers={204: "removed"}, fresh=True),
+            Route("DELETE", one, Scope.ADMIN, self._remove, "Remove a user", answers={204: "gone; its workspaces are the admins'"}, fresh=True),
         ]
 
     async def _list(self, _: Call) -> web.Response:
@@ -111,6 +112,12 @@ class Users:
         user = call.request.match_info["user"]
         await self._access.change(lambda db: accounts.remove(db, user))
         audit.record("user-remove", user=call.principal.user, name=user)
+        return web.Response(status=204)
+
+    async def _remove_factor(self, call: Call) -> web.Response:
+        user = call.request.match_info["user"]
+        await self._access.change(lambda db: factors.remove(db, user))
+        audit.record("factor-remove", user=user, by=call.principal.user)
         return web.Response(status=204)
 
     async def _one_time(self) -> tuple[str, str, float]:

@@ -1,6 +1,7 @@
-// The account page: what one has and may have, password, sessions, API tokens.
+// The account page: what one has and may have, password, second factor, sessions, API tokens.
 
 import { me } from "./account_api.js";
+import { factorPart } from "./account_factor.js";
 import { passwordPart } from "./account_password.js";
 import { sessionsPart } from "./account_sessions.js";
 import { quotaPart } from "./quota.js";
@@ -22,6 +23,11 @@ async function attempt(work) {
 async function fill() {
   const known = await me();
   document.getElementById("who").textContent = account.signedInAs(known.user, known.role);
+  // Who has to set up a second factor first can do nothing else.
+  const enrolling = known.second_factor_required && !known.second_factor && !known.external;
+  for (const id of ["quota", "password", "sessions", "tokens"]) document.getElementById(id).hidden = enrolling;
+  factorPart(document.getElementById("factor"), known, attempt, () => (enrolling ? location.reload() : attempt(fill)));
+  if (enrolling) return;
   await quotaPart(document.getElementById("quota"));
   passwordPart(document.getElementById("password"), known);
   await sessionsPart(document.getElementById("sessions"), attempt);
@@ -34,7 +40,7 @@ let filled = false;
 
 startPage(() => {
   const now = [...store.workspaces.keys()].sort().join();
-  if (filled && now !== shown) attempt(() => quotaPart(document.getElementById("quota")));
+  if (filled && !document.getElementById("quota").hidden && now !== shown) attempt(() => quotaPart(document.getElementById("quota")));
   shown = now;
 });
 attempt(fill).then(() => (filled = true));

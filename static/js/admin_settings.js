@@ -39,7 +39,10 @@ export async function settingsPart(section) {
     ["user_cpus", words.userCpus, PART, words.cpusHint],
     ["all_cpus", words.allCpus, PART, words.cpusHint],
   ].map(([name, label, unit, hint = ""]) => ({ name, label, unit, hint, input: limitInput(set[name], unit) }));
-  const wanted = () => ({ idle_seconds: secondsOf(idle), lifetime_seconds: secondsOf(whole), ...Object.fromEntries(limits.map(({ name, label, unit, input }) => [name, limitOf(input, label, unit)])) });
+  const factor = h("input", { type: "checkbox", checked: set.second_factor });
+  const factorHint = h("p", { className: "hint", id: "second-factor-hint", textContent: words.secondFactorHint });
+  factor.setAttribute("aria-describedby", factorHint.id);
+  const wanted = () => ({ second_factor: factor.checked, idle_seconds: secondsOf(idle), lifetime_seconds: secondsOf(whole), ...Object.fromEntries(limits.map(({ name, label, unit, input }) => [name, limitOf(input, label, unit)])) });
   const described = () => {
     try {
       return wanted();
@@ -64,6 +67,8 @@ export async function settingsPart(section) {
     pair(limitField(limits[2]), limitField(limits[3])),
     pair(limitField(limits[4]), limitField(limits[5])),
     pair(limitField(limits[6]), limitField(limits[7])),
+    h("h3", { textContent: words.logins }),
+    h("div", { className: "checks" }, h("label", { className: "check" }, factor, h("span", { textContent: words.secondFactor })), factorHint),
     error,
     h("div", { className: "save-row" }, save, saved),
     same.element,

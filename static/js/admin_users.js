@@ -1,6 +1,6 @@
 // All users, with their quotas.
 
-import { addUser, changeUser, removeUser, resetPassword, users as list } from "./account_api.js";
+import { addUser, changeUser, removeUser, removeUsersFactor, resetPassword, users as list } from "./account_api.js";
 import { PART, limitInput, limitOf } from "./admin_settings.js";
 import { actions, fillPart, formDialog, showOnce, table } from "./account_parts.js";
 import { field, segmented } from "./dialog.js";
@@ -10,6 +10,11 @@ import { snippet } from "./snippets.js";
 import { users as words } from "./strings_admin.js";
 
 function stateOf(user) {
+  const state = aloneStateOf(user);
+  return user.second_factor ? words.withFactor(state) : state;
+}
+
+function aloneStateOf(user) {
   if (user.disabled) return words.disabled;
   if (user.one_time_until !== null) return words.oneTime;
   return user.external ? words.external : words.enabled;
@@ -45,6 +50,7 @@ export async function usersPart(section, known, attempt) {
     const buttons = [role, able];
     if (user.role !== "admin") buttons.unshift(act(words.quota, async () => openQuota(user, redo)));
     if (!user.external) buttons.push(asked(words.reset, words.askReset, reset, "danger"));
+    if (user.second_factor) buttons.push(asked(words.removeFactor, words.askRemoveFactor, closing(async () => (await removeUsersFactor(user.user), redo())), "danger"));
     buttons.push(asked(words.remove, words.askRemove, closing(async () => (await removeUser(user.user), redo())), "danger"));
     const name = user.user === known.user ? `${user.user} (${words.you})` : user.user;
     const used = [useOf(user, "workspaces", String), useOf(user, "memory", setSize), useOf(user, "disk", setSize), useOf(user, "cpus", String)];

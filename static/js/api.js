@@ -45,14 +45,22 @@ export function keepKey(key, user = "") {
 /** Forget the session and show the login; after it, this page again. */
 export function toLogin() {
   localStorage.removeItem(KEY);
-  if (location.pathname.startsWith("/w/")) sessionStorage.setItem(NEXT, location.pathname);
+  if (location.pathname.startsWith("/w/")) nextIsHere();
   location.replace("/login");
+}
+
+/** After the next login this page is shown again. */
+export const nextIsHere = () => sessionStorage.setItem(NEXT, location.pathname);
+
+/** Everybody has to have a second factor here, and this user has none: it is set up on the account page, and nothing else can be done. */
+export function toEnrolment() {
+  if (location.pathname !== "/account") location.replace("/account");
 }
 
 export function pageAfterLogin() {
   const next = sessionStorage.getItem(NEXT);
   sessionStorage.removeItem(NEXT);
-  return next && /^\/w\/ws-\d+$/.test(next) ? next : "/";
+  return next && /^\/(w\/ws-\d+|account|admin\/[a-z]+)$/.test(next) ? next : "/";
 }
 
 async function send(method, path, headers, body) {
@@ -71,6 +79,7 @@ async function failureOf(response) {
     // an answer without our JSON: the status is all there is
   }
   if (error.code === "login") toLogin();
+  if (error.code === "enrol") toEnrolment();
   const message = typeof error.message === "string" ? error.message : words.status(response.status);
   return new ApiError(response.status, error.code ?? "unknown", message, { retryAfter: Number(response.headers.get("Retry-After")) || null, field: error.field ?? null });
 }
@@ -96,7 +105,8 @@ export async function saveAs(path, name) {
 
 const one = (id) => `/api/v1/workspaces/${encodeURIComponent(id)}`;
 
-export const login = (user, password, fresh) => request("POST", "/api/v1/login", { user, password, new_password: fresh });
+/** `fresh`: a password of one's own, `code`: of the second factor, once they are asked for. */
+export const login = (user, password, { fresh, code } = {}) => request("POST", "/api/v1/login", { user, password, new_password: fresh, code });
 export const logout = () => request("POST", "/api/v1/logout");
 export const launch = (wanted) => request("POST", "/api/v1/workspaces", wanted);
 export const fork = (id, options) => request("POST", `${one(id)}/fork`, options);

@@ -55,6 +55,21 @@ export function icon(name) {
   return svg;
 }
 
+/** A QR code that the portal drew: an SVG `path` of lines one unit wide in a square of `size` units. Black on white in either colour scheme, as cameras want it. */
+export function qrCode({ path, size }, label) {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("viewBox", `0 0 ${size} ${size}`);
+  svg.setAttribute("role", "img");
+  svg.setAttribute("aria-label", label);
+  svg.setAttribute("shape-rendering", "crispEdges");
+  const line = document.createElementNS(SVG, "path");
+  line.setAttribute("d", path);
+  line.setAttribute("stroke", "#000");
+  line.setAttribute("fill", "none");
+  svg.append(line);
+  return svg;
+}
+
 /** A button with an icon; `label` is shown unless `iconOnly`, and always what assistive technology reads. `caption`: the words below a lone
  * icon where there is no pointer that could rest on it to be told its title. */
 export function button(label, { iconName, iconOnly = false, kind = "", on, title, caption = "" } = {}) {

@@ -1,6 +1,6 @@
 // What this page knows, kept up to date by its one WebSocket.
 
-import { learnWhoAmI, sessionKey, toLogin } from "./api.js";
+import { learnWhoAmI, sessionKey, toEnrolment, toLogin } from "./api.js";
 
 const FIRST_RETRY = 400;
 const LONGEST_RETRY = 8000;
@@ -70,6 +70,11 @@ class Store extends EventTarget {
   #receive(event) {
     if (event.type === "ended") {
       toLogin();
+      return;
+    }
+    if (event.type === "error") {
+      // Nothing was opened; the next try comes later each time.
+      if (event.error?.code === "enrol") toEnrolment();
       return;
     }
     this.#retry = FIRST_RETRY;

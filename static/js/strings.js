@@ -33,6 +33,9 @@ export const login = {
   noUser: "Enter the user's name.",
   noPassword: "Enter the password.",
   wrong: "User or password is wrong.",
+  secondFactor: "The second step: the code that your app shows now, or one of your recovery codes.",
+  code: "Code",
+  noCode: "Enter the code.",
   busy: "Logging in…",
   submit: "Log in",
 };
@@ -289,7 +292,7 @@ export const snippets = {
     curl: "`TCLONE_TOKEN` is an API token that may do it; `ca.pem` is what `tclone ca --pem` prints. Secrets go in by standard input: other users of a machine see the arguments of its commands.",
     python: "The package `tclone` comes with TClone: `pip install` its directory. `TCLONE_TOKEN`, or `~/.config/tclone/token`, is an API token that may do it; `ca.pem` is what `tclone ca --pem` prints.",
   },
-  personNote: "Only a person may do it, not a token, so by a login: `login.json` has your `user` and `password`, `ca.pem` is what `tclone ca --pem` prints. A hold ends 30 s after the last page of that login was closed.",
+  personNote: "Only a person may do it, not a token, so by a login: `login.json` has your `user` and `password` (with a second factor also a `code` of now), `ca.pem` is what `tclone ca --pem` prints. A hold ends 30 s after the last page of that login was closed.",
   language: "Language",
 };
 

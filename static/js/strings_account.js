@@ -1,4 +1,4 @@
-// The English words of the account's page: password, sessions, tokens. All others are in strings.js.
+// The English words of the account's page: password, second factor, sessions, tokens. All others are in strings.js.
 
 export const account = {
   title: "Account",
@@ -16,6 +16,46 @@ export const account = {
   oneTime: "This password was made for you. Choose one of your own, of at least 12 characters.",
   wrong: "The current password is wrong.",
   failed: "That did not work",
+};
+
+/** Before what decides about logins and rights. */
+export const confirm = {
+  title: "Is it you?",
+  note: "This decides who gets in. Your password is asked for again when that was longer than 10 minutes ago.",
+  password: "Your password",
+  code: "Code",
+  codeHint: "What your app shows now, or one of your recovery codes.",
+  submit: "Go on",
+  noPassword: "Enter your password.",
+  noCode: "Enter the code.",
+  wrong: "The password is wrong.",
+  notDone: "Nothing was done: you did not show who you are.",
+  providerNote: "This decides who gets in. Log in with your organisation once more; then you come back to this page.",
+  provider: "Log in again",
+};
+
+export const factor = {
+  title: "Second factor",
+  note: "An app on your phone shows a code that is asked for after your password. Programs with a token are not asked.",
+  required: "Everybody has to have one here. Set yours up to go on: an app on your phone shows a code that is asked for after your password.",
+  setUp: "Set up",
+  state: (since, left) => `On since ${since}. ${left === 1 ? "1 recovery code is" : `${left} recovery codes are`} left.`,
+  newCodes: "New recovery codes",
+  remove: "Remove",
+  setUpTitle: "Set up a second factor",
+  scan: "Scan this with an app for one-time codes, then enter the code that it shows. Your other sessions end.",
+  picture: "QR code with the secret for the app",
+  byHand: "Or type the secret into the app",
+  code: "Code that the app shows",
+  codeHint: "6 digits, new every 30 seconds.",
+  turnOn: "Turn on",
+  noCode: "Enter the code that the app shows.",
+  codes: "Recovery codes",
+  once: "Each lets you in once, in place of a code of the app. Keep them where your phone is not: they are not shown again.",
+  newCodesTitle: "Make new recovery codes?",
+  askNewCodes: "Those that you have now are good no more.",
+  removeTitle: "Remove the second factor?",
+  askRemove: "Then your password alone lets anybody in.",
 };
 
 export const quotas = {

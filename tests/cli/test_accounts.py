@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from engine.config import Config
-from portal import accounts
+from portal import accounts, factors
 from portal.database import digest
 from portal.setup import prepare
 from tests.cli.conftest import Tclone
@@ -44,6 +44,13 @@ async def test_users_are_added_listed_changed_and_removed(prepared: Tclone, plac
     listed = {one["user"]: one for one in (await prepared("user", "ls", "--json")).json()}
     assert (listed["anna"]["role"], listed["anna"]["disabled"], listed["admin"]["disabled"]) == ("admin", True, False)
     assert "anna   admin  disabled" in (await prepared("user", "ls")).out
+    factors.put(connection, "anna", "sealed", 1, keep="")
+    connection.commit()
+    assert (await prepared("user", "ls")).out.splitlines()[2].split()[-1] == "yes"
+    assert (await prepared("user", "no-factor", "anna")).status == 0
+    assert connection.execute("SELECT count(*) FROM factors").fetchone() == (0,)
+    again = await prepared("user", "no-factor", "anna")
+    assert again.status != 0 and "anna has no second factor" in again.err
     fresh = (await prepared("user", "passwd", "anna")).out.strip()
     assert fresh != added.out.strip()
     assert (await prepared("user", "rm", "anna")).status == 0

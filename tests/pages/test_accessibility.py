@@ -10,9 +10,10 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, expect
 
 from tests.portal.browsing import Browsing, becomes, shows_still, streams, tap_control_twice
-from tests.portal.conftest import Portal
+from tests.portal.conftest import OWN_PASSWORD, Portal
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.front import Front
+from tests.portal.test_factors import App, enrolled
 
 _RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"], "iframes": False}
 _SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
@@ -71,6 +72,12 @@ async def test_no_page_has_a_serious_barrier(
     found += await barriers(page, "login")
     await page.get_by_role("button", name="Log in").click()
     found += await barriers(page, "login refused")
+    await enrolled(portal, await portal.user(await portal.login(), "anna"))
+    await page.get_by_label("User").fill("anna")
+    await page.get_by_label("Password").fill(OWN_PASSWORD)
+    await page.get_by_role("button", name="Log in").click()
+    await expect(page.get_by_label("Code")).to_be_visible()
+    found += await barriers(page, "login, second step")
     await stranger.close()
 
     browsing, page = await Browsing.login(browser, portal, front, viewport=viewport)
@@ -118,6 +125,29 @@ async def test_no_page_has_a_serious_barrier(
     await browsing.end()
 
 
+async def look_at_second_factor(page: Page, portal: Portal, look: Callable[[str], Awaitable[None]]) -> None:
+    """On the account page: setting it up, its recovery codes, and the question who it is."""
+    await page.get_by_role("button", name="Set up").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.locator("summary").click()
+    await look("Set up a second factor")
+    await dialog.get_by_label("Code").fill(App(portal, ((await dialog.locator(".secret-text").text_content()) or "").replace(" ", "")).code())
+    await page.keyboard.press("Enter")
+    await expect(dialog.get_by_role("button", name="Done")).to_be_visible()
+    await look("Recovery codes")
+    await dialog.get_by_role("button", name="Done").click()
+    for session in portal.control.sessions._by_id.values():
+        session.shown = 0.0
+    await page.get_by_role("region", name="Second factor").get_by_role("button", name="Remove").click()
+    await dialog.get_by_role("button", name="Remove").click()
+    await expect(page.get_by_role("dialog", name="Is it you?")).to_be_visible()
+    await look("Is it you?")
+    await page.keyboard.press("Escape")
+    await look("Remove the second factor")
+    await page.keyboard.press("Escape")
+    await look("account with a second factor")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("width", ["desk", "phone"])
@@ -130,6 +160,7 @@ async def test_no_page_of_accounts_and_admins_has_a_serious_barrier(
     engine.add(name="broken", state="failed", error="the X server did not start")
     admin = await portal.login()
     anna = await portal.user(admin, "anna")
+    await enrolled(portal, anna)
     await anna.request("POST", "/api/v1/workspaces", {"image": "webtop-xfce", "name": "annas"})
     await admin.request("POST", "/api/v1/users", {"user": "somebody.with-a-long-address@department.example.org"})
     link = (await (await admin.request("POST", "/api/v1/workspaces/ws-1/shares", {"label": "the review"})).json())["link"]
@@ -150,14 +181,16 @@ async def test_no_page_of_accounts_and_admins_has_a_serious_barrier(
             await _in_dialog(page, page.get_by_role("button", name="New token").click, unfold=False)
             await look("New token")
             await page.keyboard.press("Escape")
+            await look_at_second_factor(page, portal, look)
         if path == "/admin/users":
             for name in ("Quota: anna", "Add user"):
                 await _in_dialog(page, page.get_by_role("button", name=name).click)
                 await look(name)
                 await page.keyboard.press("Escape")
-            await page.get_by_role("button", name="Remove: anna").click()
-            await look("Remove")
-            await page.keyboard.press("Escape")
+            for name in ("Remove: anna", "Remove second factor: anna"):
+                await page.get_by_role("button", name=name).click()
+                await look(name)
+                await page.keyboard.press("Escape")
     await page.goto(browsing.origin + "/w/ws-1")
     for name in ("The same by the API", "Share"):
         await page.get_by_role("button", name=name).click()

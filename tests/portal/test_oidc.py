@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
 import pytest
@@ -76,6 +77,24 @@ async def test_a_person_of_an_allowed_domain_comes_in_as_a_user(portal: Portal, 
     assert len({asked["code_verifier"] for asked in provider.asked}) == 1 and len(provider.asked[0]["code_verifier"]) >= 43
     # The second time it is the same account.
     assert (await me(await login(portal, provider)))["user"] == "anna@example.org"
+
+
+@pytest.mark.parametrize("again, ago, status", [(False, None, 403), (True, None, 201), (False, 5, 201), (False, 3600, 403), (True, 3600, 403), (False, -3600, 201)])
+async def test_who_was_let_in_without_a_question_has_shown_nothing(portal: Portal, provider: Provider, again: bool, ago: float | None, status: int) -> None:
+    """A provider that knows its browser asks for nothing: whoever sits before it may be anybody."""
+    provider.claims = {} if ago is None else {"auth_time": int(time.time() - ago)}
+    client = portal.client()
+    begun = await client.request("GET", "/login/oidc" + ("?again" if again else ""))
+    query = parse_qs(urlsplit(begun.headers["Location"]).query)
+    assert (query.get("prompt"), query.get("max_age")) == ((["login"], ["0"]) if again else (None, None))
+    state, code = provider.code_for(begun.headers["Location"])
+    await client.request("GET", "/login/oidc/callback", params={"state": state, "code": code}, headers={"Origin": None, "Sec-Fetch-Site": "cross-site", "X-TClone-Key": None})
+    assert (await enter(client)).status == 200
+    answer = await client.request("POST", "/api/v1/tokens", {"name": "x", "scopes": ["read"]})
+    assert answer.status == status, await answer.text()
+    answer = await client.request("POST", "/api/v1/me/confirm", {"password": "x"})
+    assert (answer.status, (await answer.json())["error"]["code"]) == (409, "conflict"), "there is no password here"
+    assert (await client.request("POST", "/api/v1/me/factor")).status == (409 if status == 201 else 403)
 
 
 async def test_a_claim_makes_admins_and_its_absence_unmakes_them(portal: Portal, provider: Provider) -> None:

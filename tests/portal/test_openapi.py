@@ -12,6 +12,7 @@ from portal import schemas
 from portal.routes import PREFIX
 from tests.portal.conftest import Portal
 from tests.portal.fake_engine import FakeEngine
+from tests.portal.test_factors import App
 
 
 async def test_the_document_has_every_route_with_its_scope_and_body(portal: Portal) -> None:
@@ -69,7 +70,7 @@ async def test_what_is_answered_is_as_the_document_says(portal: Portal, engine: 
     told: dict[tuple[str, str], int] = {}
     asked: list[tuple[str, str, str, Any]] = [
         ("POST", "/users", "", {"user": "anna"}), ("PATCH", "/users/{user}", "/users/anna", {"disabled": True}), ("POST", "/users/{user}/password", "/users/anna/password", None),
-        ("POST", "/tokens", "", {"name": "agent", "scopes": ["read"]}), ("POST", "/workspaces", "", {"image": "workspace"}), ("POST", "/workspaces/{id}/fork", "", {"copies": 2}),
+        ("POST", "/tokens", "", {"name": "agent", "scopes": ["read"]}), ("POST", "/me/factor", "", None), ("POST", "/workspaces", "", {"image": "workspace"}), ("POST", "/workspaces/{id}/fork", "", {"copies": 2}),
         ("POST", "/workspaces/{id}/fork", "", {"wait": False}), ("POST", "/workspaces/{id}/pause", "/workspaces/ws-2/pause", None), ("POST", "/workspaces/{id}/resume", "/workspaces/ws-2/resume", None),
         ("POST", "/workspaces/{id}/shares", "", {"label": "review"}), ("POST", "/workspaces/{id}/lease", "", {}), ("POST", "/workspaces/{id}/ticket", "", None),
         ("PUT", "/workspaces/{id}/lifetime", "", {"idle_seconds": 600, "lifetime_seconds": None}), ("POST", "/workspaces/{id}/keepalive", "", None),
@@ -92,6 +93,12 @@ async def test_what_is_answered_is_as_the_document_says(portal: Portal, engine: 
         told[method, path] = answer.status
         if answer.status >= 400 or not schema or answer.content_type != "application/json":
             continue
+        jsonschema.validate(await answer.json(), {**schema, "components": document["components"]}, cls=jsonschema.Draft202012Validator)
+        checked.add((method, path))
+    proof = {"code": App(portal, (await (await admin.request("POST", PREFIX + "/me/factor")).json())["secret"]).code()}
+    for method, path, body in (("PUT", "/me/factor", proof), ("POST", "/me/factor/recovery", None)):
+        answer = await admin.request(method, PREFIX + path, body)
+        schema = document["paths"][path][method.lower()]["responses"]["200"]["content"]["application/json"]["schema"]
         jsonschema.validate(await answer.json(), {**schema, "components": document["components"]}, cls=jsonschema.Draft202012Validator)
         checked.add((method, path))
     table = {(method, path) for method, path, _ in schemas.ANSWERS}
