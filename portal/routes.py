@@ -22,6 +22,7 @@ from portal.once import KEY_HEADER, Once, check_key
 from portal.owners import Owners
 from portal.parameters import Parameter
 from portal.principal import Principal, Scope
+from portal.rates import Rates
 from portal.refusals import Refusals
 from portal.sockets import Limited
 
@@ -56,6 +57,13 @@ LONGEST_BODY = 64 << 10
 LONGEST_TEXT_BODY = 8 << 20
 # Requests of one user at a time whose bodies are longer than the former.
 MOST_LONG = 16
+# Calls of one token or login: a burst, then so many a second; what makes the engine draw, read or look through much counts for several. A page with
+# nine tiles comes to 30 a second, a fleet of 60 agents with one token to 200: only a loop without end goes beyond.
+CALLS_BURST, CALLS_PER_SECOND = 3000, 300.0
+# Pictures, trees, figures and lists of files.
+COSTLY = 2
+# What stops or ends a workspace, or compares all of its files.
+HEAVY = 10
 
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
 
@@ -68,7 +76,7 @@ class Route:
     type of a body that is not JSON. `acts`: it changes what runs inside the workspace, so a program is refused while a person has control (423).
     `once`: carried out once for each Idempotency-Key; its answer is kept in `memory`, or `kept` beyond a restart of the portal.
     `longest`: bytes that a body in memory may have (413). `fresh`: a browser's user must have shown who it is a short time ago (403 `confirm`).
-    `enrols`: also for a user who has yet to set up the second factor that everybody has to have.
+    `enrols`: also for a user who has yet to set up the second factor that everybody has to have. `cost`: how many calls it counts for (429).
     """
 
     method: str
@@ -86,6 +94,7 @@ class Route:
     longest: int = LONGEST_BODY
     fresh: bool = False
     enrols: bool = False
+    cost: int = 1
 
 
 @dataclass(frozen=True)
@@ -103,6 +112,7 @@ class Router:
     def __init__(self, identity: Identity, owners: Owners, leases: Leases, lifetimes: Lifetimes, once: Once) -> None:
         self._once = once
         self._long = Limited("long request", MOST_LONG)
+        self._calls = Rates(CALLS_BURST, CALLS_PER_SECOND, what="calls")
         self._refusals = Refusals()
         self._identity = identity
         self._owners = owners
@@ -116,7 +126,7 @@ class Router:
     def _guarded(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def serve(request: web.Request) -> web.StreamResponse:
             principal = self._identity.of(request, enrolling=route.enrols)
-            workspace = self.admit(request, principal, route.scope)
+            workspace = self.admit(request, principal, route.scope, cost=route.cost)
             if route.fresh:
                 principal.require_fresh()
             # aiohttp's own limit holds for what is read before it is known who asks.
@@ -148,12 +158,13 @@ class Router:
             self._refused(call.principal, call.workspace, error)
             raise
 
-    def admit(self, request: web.Request, principal: Principal, scope: Scope, acts: bool = False) -> str:
-        """The workspace in the request's path, empty where it has none. `acts`: as in Route. Raises Forbidden, Malformed, NoWorkspace, Held."""
-        return self.enter(principal, request.match_info.get("id"), scope, request.path if acts else "")
+    def admit(self, request: web.Request, principal: Principal, scope: Scope, acts: bool = False, cost: int = 1) -> str:
+        """The workspace in the request's path, empty where it has none. `acts` and `cost`: as in Route. Raises Forbidden, Malformed, NoWorkspace, Held, TooMany."""
+        return self.enter(principal, request.match_info.get("id"), scope, request.path if acts else "", cost)
 
-    def enter(self, principal: Principal, identity: str | None, scope: Scope, acts: str = "") -> str:
+    def enter(self, principal: Principal, identity: str | None, scope: Scope, acts: str = "", cost: int = 1) -> str:
         """The same for a workspace that is named elsewhere than in the path; None: none is. `acts`: what is asked for, when it changes something inside."""
+        self._calls.take(principal.grant, cost)
         if not principal.may(scope):
             error = Forbidden(f"this needs the scope {scope}; {_held(principal)}")
             self._refused(principal, identity if identity and _ID.fullmatch(identity) else "", error)

@@ -12,7 +12,7 @@ from portal.errors import Malformed
 from portal.node import Node
 from portal.parameters import Parameter, flag, number, whole
 from portal.principal import Scope
-from portal.routes import Call, Route
+from portal.routes import COSTLY, Call, Route
 
 _FORMS = ("json", "xml", "text")
 
@@ -32,7 +32,7 @@ class Accessibility:
         answers: dict[int, type[pydantic.BaseModel] | str] = {200: Tree}
         kinds = ("application/json", "application/xml", "text/plain")
         path = "/workspaces/{id}/accessibility"
-        return [Route("GET", path, Scope.READ, self._tree, "What its programs say of their windows, buttons and texts", answers=answers, query=query, content=kinds)]
+        return [Route("GET", path, Scope.READ, self._tree, "What its programs say of their windows, buttons and texts", answers=answers, query=query, content=kinds, cost=COSTLY)]
 
     async def _tree(self, call: Call) -> web.Response:
         form = call.request.query.get("form", "json")

@@ -19,7 +19,7 @@ from portal.owners import Owners
 from portal.parameters import Parameter, number, whole
 from portal.principal import Role, Scope
 from portal.quotas import Quotas
-from portal.routes import Call, Route
+from portal.routes import COSTLY, HEAVY, Call, Route
 from portal.settings import Settings, SettingsStore
 from portal.viewers import Viewers
 
@@ -58,8 +58,8 @@ class Administration:
             Route("GET", "/quota", Scope.READ, self._quota, "Your limits and use", answers={200: "limits and use, your own and of all"}),
             Route("GET", "/owners", Scope.ADMIN, self._list, "Whose each workspace is", answers={200: "workspace to user"}),
             Route("GET", "/overview", Scope.ADMIN, self._overview, "Everybody's workspaces: whose, how many look on", answers={200: figures}),
-            Route("GET", "/audit", Scope.ADMIN, self._audit, "The audit log, newest first", answers={200: "entries"}, query=page),
-            Route("GET", "/audit/export", Scope.ADMIN, self._export, "The audit log as NDJSON", answers={200: "entries"}, query=chosen, content=("application/x-ndjson",)),
+            Route("GET", "/audit", Scope.ADMIN, self._audit, "The audit log, newest first", answers={200: "entries"}, query=page, cost=COSTLY),
+            Route("GET", "/audit/export", Scope.ADMIN, self._export, "The audit log as NDJSON", answers={200: "entries"}, query=chosen, content=("application/x-ndjson",), cost=HEAVY),
         ]
 
     async def _get(self, _: Call) -> web.Response:

@@ -17,7 +17,7 @@ from portal.feed import Feed
 from portal.inside import Inside
 from portal.parameters import BASE, OWN, PATH
 from portal.principal import Scope
-from portal.routes import LONGEST_TEXT_BODY, Call, Route, Router
+from portal.routes import COSTLY, HEAVY, LONGEST_TEXT_BODY, Call, Route, Router
 
 _NO_WORKSPACE = ("parent", "image")
 
@@ -45,11 +45,11 @@ class Changes:
     def routes(self) -> list[Route]:
         one = "/workspaces/{id}"
         return [
-            Route("GET", one + "/diff", Scope.READ, self._changes, "What differs", answers={200: "NDJSON of changes, last `done`"}, content=("application/x-ndjson",), query=BASE | OWN),
+            Route("GET", one + "/diff", Scope.READ, self._changes, "What differs", answers={200: "NDJSON of changes, last `done`"}, content=("application/x-ndjson",), query=BASE | OWN, cost=HEAVY),
             Route("GET", one + "/diff/file", Scope.READ, self._compare, "One file's difference", answers={200: "the difference"},
-                  query=PATH | BASE),
+                  query=PATH | BASE, cost=COSTLY),
             Route("POST", one + "/promote", Scope.CONTROL, self._promote, "Make chosen files those of another workspace", body=Promote,
-                  answers={200: "each path and what became of it"}, once="memory", longest=LONGEST_TEXT_BODY),
+                  answers={200: "each path and what became of it"}, once="memory", longest=LONGEST_TEXT_BODY, cost=HEAVY),
         ]  # fmt: skip
 
     def _base(self, call: Call) -> str:

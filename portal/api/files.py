@@ -13,7 +13,7 @@ from portal.identity import Identity
 from portal.inside import Inside, read_headers
 from portal.parameters import PATH, flag
 from portal.principal import Scope
-from portal.routes import PREFIX, Call, Route, Router
+from portal.routes import COSTLY, PREFIX, Call, Route, Router
 
 _BYTES = "application/octet-stream"
 
@@ -42,7 +42,7 @@ class Files:
     def routes(self) -> list[Route]:
         one = "/workspaces/{id}"
         return [
-            Route("GET", one + "/files", Scope.READ, self._list, "A directory's entries", answers={200: "the directory"}, query=PATH),
+            Route("GET", one + "/files", Scope.READ, self._list, "A directory's entries", answers={200: "the directory"}, query=PATH, cost=COSTLY),
             Route("DELETE", one + "/files", Scope.CONTROL, self._remove, "Remove a file or directory", answers={204: "it is gone"},
                   query=PATH | {"recursive": flag("a directory and all that is in it")}, acts=True),
             Route("POST", one + "/directories", Scope.CONTROL, self._make, "Make a directory", answers={201: "its entry"}, query=PATH, acts=True, once="kept"),

@@ -7,7 +7,7 @@ from aiohttp import web
 from portal import audit
 from portal.builds import Builds
 from portal.principal import Scope
-from portal.routes import Call, Route
+from portal.routes import HEAVY, Call, Route
 
 
 class Images:
@@ -19,7 +19,7 @@ class Images:
     def routes(self) -> list[Route]:
         return [
             Route("GET", "/images", Scope.READ, self._list, "Images, built or not, with builds under way", answers={200: "a list"}),
-            Route("POST", "/images/{name}/build", Scope.ADMIN, self._build, "Begin to build an image", answers={202: "progress comes by /ws"}, once="memory"),
+            Route("POST", "/images/{name}/build", Scope.ADMIN, self._build, "Begin to build an image", answers={202: "progress comes by /ws"}, once="memory", cost=HEAVY),
         ]
 
     async def _list(self, _: Call) -> web.Response:

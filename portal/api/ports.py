@@ -8,7 +8,7 @@ from portal import audit
 from portal.inside import Inside
 from portal.parameters import number
 from portal.principal import Scope
-from portal.routes import Call, Route
+from portal.routes import COSTLY, Call, Route
 
 
 class Ports:
@@ -20,10 +20,10 @@ class Ports:
     def routes(self) -> list[Route]:
         one = "/workspaces/{id}"
         return [
-            Route("GET", one + "/listeners", Scope.READ, self._listeners, "Servers that listen inside", answers={200: "listeners"}),
+            Route("GET", one + "/listeners", Scope.READ, self._listeners, "Servers that listen inside", answers={200: "listeners"}, cost=COSTLY),
             Route("POST", one + "/ports/{port}", Scope.CONTROL, self._publish, "Publish a port", answers={201: "container and host port"}, once="kept"),
             Route("DELETE", one + "/ports/{port}", Scope.CONTROL, self._unpublish, "Stop publishing a port", answers={204: "it is closed"}),
-            Route("GET", one + "/stats", Scope.READ, self._stats, "Memory, disk, processor time", answers={200: "the figures"}),
+            Route("GET", one + "/stats", Scope.READ, self._stats, "Memory, disk, processor time", answers={200: "the figures"}, cost=COSTLY),
         ]
 
     async def _listeners(self, call: Call) -> web.Response:

@@ -12,7 +12,7 @@ from portal.errors import Malformed
 from portal.node import Node
 from portal.parameters import Parameter, whole
 from portal.principal import Scope
-from portal.routes import Call, Route
+from portal.routes import COSTLY, Call, Route
 
 _LONGEST_TAG = 80
 _REGION = "^[0-9]{1,5}(,[0-9]{1,5}){3}$"
@@ -53,7 +53,7 @@ class Screens:
         answers = {200: "the picture", 304: "it is still the one of If-None-Match"}
         path = "/workspaces/{id}/screenshot"
         kinds = ("image/png", "image/jpeg", "image/webp")
-        return [Route("GET", path, Scope.READ, self._picture, "A picture of its screen", answers=answers, query=query, content=kinds)]  # type: ignore[arg-type]
+        return [Route("GET", path, Scope.READ, self._picture, "A picture of its screen", answers=answers, query=query, content=kinds, cost=COSTLY)]  # type: ignore[arg-type]
 
     async def _picture(self, call: Call) -> web.Response:
         try:

@@ -23,7 +23,7 @@ from portal.owners import Owners
 from portal.parameters import number, whole
 from portal.principal import Principal, Role, Scope
 from portal.quotas import Limits, Quotas
-from portal.routes import Call, Route
+from portal.routes import HEAVY, Call, Route
 from portal.tickets import Tickets
 
 log = logging.getLogger(__name__)
@@ -131,11 +131,11 @@ class Workspaces:
             Route("GET", "/workspaces", Scope.READ, self._list, "All workspaces that you see", answers={200: "a list of workspaces"}),
             Route("POST", "/workspaces", Scope.FORK, self._launch, "Launch a workspace", Launch, {201: "the workspace, starting; ready with `wait`"}, once="kept"),
             Route("GET", one, Scope.READ, self._get, "One workspace", answers={200: "the workspace"}),
-            Route("DELETE", one, Scope.FORK, self._remove, "Discard a workspace", answers={204: "all of it is gone"}, acts=True, once="kept"),
+            Route("DELETE", one, Scope.FORK, self._remove, "Discard a workspace", answers={204: "all of it is gone"}, acts=True, once="kept", cost=HEAVY),
             Route("POST", one + "/fork", Scope.FORK, self._fork, "Fork a running workspace", Fork,
                   {201: "the fork result, with `results`: for each child its workspace or why there is none", 202: "it has begun"}, once="kept"),
-            Route("POST", one + "/pause", Scope.FORK, self._pause, "Let its programs stand still", answers={200: "the workspace"}, acts=True),
-            Route("POST", one + "/resume", Scope.FORK, self._resume, "Let its programs go on", answers={200: "the workspace"}, acts=True),
+            Route("POST", one + "/pause", Scope.FORK, self._pause, "Let its programs stand still", answers={200: "the workspace"}, acts=True, cost=HEAVY),
+            Route("POST", one + "/resume", Scope.FORK, self._resume, "Let its programs go on", answers={200: "the workspace"}, acts=True, cost=HEAVY),
             Route("GET", one + "/logs", Scope.READ, self._logs, "Its console output", answers={200: "text"}, query=tail, content=("text/plain",)),
             Route("POST", one + "/ticket", Scope.READ, self._ticket, "A one-time code that opens its desktop", answers={200: "action and code"}),
         ]  # fmt: skip
