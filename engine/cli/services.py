@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.cli import host, portal_account
+from engine.cli import host, notify, portal_account
 from engine.cli.supervisor import Check, Service
 from engine.cli.unprivileged import SETPRIV, launcher
 from engine.cli.weights import Standing
@@ -67,7 +67,7 @@ def new_password(config: Config) -> str:
 def service_environment(config: Config, port: int) -> dict[str, str]:
     """Our own environment with every path absolute: the services run in another directory than we."""
     return {
-        **os.environ,
+        **notify.without(dict(os.environ)),
         "TCLONE_DATA": str(config.data),
         "TCLONE_RUN": str(config.run),
         "TCLONE_LIBEXEC": str(config.libexec),

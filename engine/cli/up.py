@@ -18,7 +18,7 @@ from pathlib import Path
 
 from engine import syscalls
 from engine.cgroups import parent_of
-from engine.cli import host, images, services, workspaces
+from engine.cli import host, images, notify, services, workspaces
 from engine.cli.output import Progress, printable
 from engine.cli.supervisor import StartFailure, Supervisor, tail, write_state
 from engine.cli.weights import Standings
@@ -136,6 +136,7 @@ async def supervise(config: Config, port: int, phase: Callable[[str], None], rea
 
     def note(name: str) -> None:
         write_state(_state_path(config), {**state, "phase": f"starting {name}"})
+        notify.tell(STATUS=f"starting {name}")
         phase(f"starting {name}")
 
     standings = Standings(parent_of(config.run), services.STANDINGS)
@@ -155,11 +156,13 @@ async def supervise(config: Config, port: int, phase: Callable[[str], None], rea
                 stop.cancel()
                 raise
             write_state(_state_path(config), {**state, "phase": "ready"})
+            notify.tell(READY=1, STATUS=f"at {url(config, port)}")
             number = await _until_signal(ready(), stop)
             if number == signal.SIGINT:
                 await _remove_workspaces(config)
             return number
     finally:
+        notify.tell(STOPPING=1)
         await supervisor.stop()
         standings.close()
         _state_path(config).unlink(missing_ok=True)
@@ -212,6 +215,10 @@ class _Greeting:
 
     def show_password(self) -> None:
         """The password unless it was shown already, or was never known."""
+        if self._password is not None and notify.managed():
+            # What is printed would stay in the manager's log.
+            print("  password        not shown in a log: `tclone passwd` makes one (user admin)")
+            self._password = None
         if self._password is not None:
             print(f"  password        {self._password}")
             print("                  (user admin; shown this once, `tclone passwd` makes another)")
