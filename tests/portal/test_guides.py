@@ -10,7 +10,7 @@ import pytest
 from engine import fork
 from engine.config import REPO
 from engine.desktop import service
-from portal import accounts, attempts, leases, once, sessions, shares
+from portal import accounts, attempts, leases, once, second_factors, sessions, shares
 from portal.api.executions import Exec
 from portal.e2b import sandboxes
 from portal.guides import Guides
@@ -132,10 +132,11 @@ def test_the_page_of_timeouts_has_the_programs_figures() -> None:
         "a command by `POST …/exec`": Exec.model_fields["timeout"].default, "a batch of actions": service.BATCH_SECONDS, "a fork": fork._NATIVE_SECONDS,
         "one whose browser acknowledges nothing any more": tuning._USER_TIMEOUT_MS / 1000, "a request to a desktop without an answer": proxy._ANSWER_SECONDS,
         "a kept connection without a request": server._KEEPALIVE_SECONDS, "everything, at a restart of the portal": server.DRAIN_SECONDS, "an E2B sandbox": sandboxes._DEFAULT_SECONDS,
+        "that a person has [shown who it is](portal.md#shown-again)": sessions.FRESH_SECONDS, "setting up a second factor": second_factors._BEGUN_SECONDS,
     }  # fmt: skip
     for what, seconds in expected.items():
         assert rows[what].startswith(f"{seconds:g} s"), what
-    hours = {"a login without use": sessions.IDLE_SECONDS / 3600, "a share link": shares.DEFAULT_HOURS}
+    hours = {"a login without use": sessions.IDLE_SECONDS / 3600, "a code's count at the second factor": second_factors.CODES_SECONDS / 3600, "a share link": shares.DEFAULT_HOURS}
     days = {"a login in all": sessions.ABSOLUTE_SECONDS / 86400, "a one-time password": accounts.ONE_TIME_SECONDS / 86400}
     assert all(rows[what].startswith(f"{value:g} h") for what, value in hours.items())
     assert all(rows[what].startswith(f"{value:g} days") for what, value in days.items())
