@@ -196,7 +196,7 @@ class Api:
         return web.json_response(self._manager.find(request.match_info["ref"]).public())
 
     async def _remove(self, request: web.Request) -> web.Response:
-        await asyncio.shield(self._manager.remove(request.match_info["ref"]))
+        await asyncio.shield(self._manager.background(self._manager.remove(request.match_info["ref"])))
         return web.Response(status=204)
 
     async def _fork(self, request: web.Request) -> web.Response:

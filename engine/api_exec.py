@@ -11,6 +11,7 @@ from aiohttp import WSMsgType, web
 
 from engine.errors import BadRequest, EngineError
 from engine.process import Command, Executor, Session
+from engine.waiting import stopped, together
 from engine.workspace import Workspace, check_argv, check_env, check_integer
 
 _FIRST_MESSAGE_SECONDS = 30.0
@@ -40,9 +41,7 @@ async def serve_exec(socket: web.WebSocketResponse, executor: Executor, workspac
             with contextlib.suppress(ConnectionError, RuntimeError):
                 sending.result()
     finally:
-        receiving.cancel()
-        sending.cancel()
-        await asyncio.gather(receiving, sending, return_exceptions=True)
+        await stopped(receiving, sending)
         await asyncio.shield(session.kill())
         await socket.close()
 
@@ -131,9 +130,9 @@ class _Pump:
 
 async def _send(socket: web.WebSocketResponse, session: Session) -> None:
     pumps = [_Pump(socket, session.stdout, _STDOUT), _Pump(socket, session.stderr, _STDERR)]
-    outputs = asyncio.gather(*(pump.run() for pump in pumps))
+    outputs = asyncio.ensure_future(together(*(pump.run() for pump in pumps)))
+    ended = asyncio.ensure_future(session.wait())
     try:
-        ended = asyncio.ensure_future(session.wait())
         await asyncio.wait({outputs, ended}, return_when=asyncio.FIRST_COMPLETED)
         if not outputs.done():
             await ended
@@ -142,9 +141,7 @@ async def _send(socket: web.WebSocketResponse, session: Session) -> None:
             outputs.result()
         status = await ended
     finally:
-        outputs.cancel()
-        # Its end is of no interest, but asyncio logs one that nobody has looked at.
-        await asyncio.gather(outputs, return_exceptions=True)
+        await stopped(outputs, ended)
     if session.message and session.tty:
         # Without a terminal crun wrote it to the command's stderr itself.
         await socket.send_bytes(bytes([_STDERR]) + session.message.encode() + b"\n")

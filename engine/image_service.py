@@ -17,6 +17,7 @@ from engine.errors import BadRequest, EngineError, Internal
 from engine.events import Events
 from engine.image_recipe import is_valid_name
 from engine.images import Image, ImageStore
+from engine.waiting import stopped
 
 log = logging.getLogger(__name__)
 
@@ -92,11 +93,13 @@ async def _stream(request: web.Request, start: _Work, tell: _Tell) -> web.Stream
     try:
         while not task.done() or not lines.empty():
             getter = asyncio.ensure_future(lines.get())
-            await asyncio.wait({getter, task}, return_when=asyncio.FIRST_COMPLETED, timeout=_KEEPALIVE_SECONDS)
+            try:
+                await asyncio.wait({getter, task}, return_when=asyncio.FIRST_COMPLETED, timeout=_KEEPALIVE_SECONDS)
+            finally:
+                getter.cancel()
             if getter.done():
                 await _write(answer, getter.result())
                 continue
-            getter.cancel()
             if not task.done():
                 await _write(answer, {"phase": "working", "detail": "", "elapsed_ms": None})
         outcome = _outcome(task)
@@ -105,9 +108,7 @@ async def _stream(request: web.Request, start: _Work, tell: _Tell) -> web.Stream
         await _write(answer, outcome)
         await answer.write_eof()
     finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.wait({task})
+        await stopped(task)
         if not told:
             tell({"error": {"message": "whoever asked for it went away; ask for it again"}})
     return answer

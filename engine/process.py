@@ -16,7 +16,7 @@ import socket
 import struct
 import termios
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from engine.account import Account, find_account
 from engine.errors import Conflict, Internal
 from engine.runtime import Runtime
 from engine.tools import Tools
-from engine.waiting import readable
+from engine.waiting import readable, stopped, together
 from engine.workspace import Workspace
 
 _CONSOLE_SECONDS = 10.0
@@ -103,11 +103,13 @@ class Session:
         assert self._ended is not None
         loop = asyncio.get_running_loop()
         accepting = asyncio.ensure_future(loop.sock_accept(listener))
-        await asyncio.wait({accepting, self._ended}, timeout=_CONSOLE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        if not accepting.done():
-            accepting.cancel()
-            raise Internal(f"no terminal in {self.workspace}: {self.failure() or 'crun did not send one'}")
-        connection, _ = accepting.result()
+        try:
+            await asyncio.wait({accepting, self._ended}, timeout=_CONSOLE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if not accepting.done():
+                raise Internal(f"no terminal in {self.workspace}: {self.failure() or 'crun did not send one'}")
+            connection, _ = accepting.result()
+        finally:
+            await stopped(accepting)
         with connection:
             connection.setblocking(False)
             await readable(connection.fileno())
@@ -304,7 +306,7 @@ class Executor:
         try:
             async with asyncio.timeout(seconds):
                 session.close_stdin()
-                out, err = await _both(_read_all(session.stdout), _read_all(session.stderr))
+                out, err = await together(_read_all(session.stdout), _read_all(session.stderr))
                 return await session.wait(), out, err
         except TimeoutError:
             raise Internal(f"{command.argv[0]} in {workspace.id} did not end within {seconds:g} s") from None
@@ -316,17 +318,6 @@ class Executor:
     async def kill_all(self, workspace: str) -> None:
         """End every command of a workspace that is being removed."""
         await asyncio.gather(*(session.kill() for session in list(self._sessions.get(workspace, ()))))
-
-
-async def _both(*reading: Coroutine[Any, Any, bytes]) -> list[bytes]:
-    """The results; when one fails the other is stopped."""
-    tasks = [asyncio.ensure_future(one) for one in reading]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _TooMuch(Exception):

@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 from aiohttp import web
 
 from engine.errors import EngineError
+from engine.waiting import seen
 from portal.errors import NotStarted, PortalError
 
 # OSWorld's client comes back after 5 s; between its last two tries lie two such pauses and what it waits for connections.
@@ -85,8 +86,7 @@ class Lost(Generic[T]):
 
     def _over(self, call: _Call[T], task: asyncio.Task[T]) -> None:
         call.ended = self._clock()
-        if not task.cancelled():
-            task.exception()  # told to whoever waited; nobody may be left
+        seen(task)
 
     def _forget(self, key: str, call: _Call[T]) -> None:
         if self._calls.get(key) is call:

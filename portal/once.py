@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from engine.waiting import seen
 from portal.database import Database
 from portal.errors import Conflicting, Malformed
 
@@ -87,8 +88,7 @@ class Once:
 
     def _over(self, name: str, task: asyncio.Task[Answer]) -> None:
         self._under_way.pop(name, None)
-        if not task.cancelled():
-            task.exception()  # told to whoever waited; nobody may be left
+        seen(task)
 
     async def _carried_out(self, name: str, digest: str, work: Callable[[], Awaitable[web.StreamResponse]], keep: bool) -> Answer:
         response = await work()

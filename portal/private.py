@@ -18,6 +18,7 @@ import pydantic
 from aiohttp import WSMsgType, web
 
 from engine.answers import ended_lines, say_server
+from engine.waiting import stopped
 from portal import audit, security
 from portal.bodies import Body, parsed
 from portal.errors import Denied
@@ -121,9 +122,11 @@ class Private:
                 await response.send_json({"type": "snapshot", "sessions": [*self._sessions.live(), *self._shares.live()]})
                 while not reader.done():
                     getter = asyncio.ensure_future(ended.get())
-                    await asyncio.wait({getter, reader}, return_when=asyncio.FIRST_COMPLETED)
-                    if not getter.done():
+                    try:
+                        await asyncio.wait({getter, reader}, return_when=asyncio.FIRST_COMPLETED)
+                    finally:
                         getter.cancel()
+                    if not getter.done():
                         break
                     item = getter.result()
                     if item is None:
@@ -132,7 +135,7 @@ class Private:
         except ConnectionError:
             pass  # the stream process has gone; it gets a snapshot when it comes back
         finally:
-            reader.cancel()
+            await stopped(reader)
             self._sockets.discard(response)
             self._viewers.forget(response)
             with contextlib.suppress(ConnectionError, RuntimeError):

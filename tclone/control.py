@@ -36,6 +36,8 @@ class Control(Desktop):
     async def act(self, *actions: dict[str, Any], size: Size | None = None, key: str | None = None) -> Acted:
         identity = str(next(self._numbers))
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        # Where sending fails, nobody waits for it any more.
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._check()
         self._answers[identity] = answer
         more: dict[str, Any] = {"size": list(size)} if size is not None else {}

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from engine.desktop.actions import MOST_ACTIONS, MOST_CLIPBOARD, Action, GetClipboard, SetClipboard, Size
 from engine.errors import EngineError, Unavailable, from_wire
+from engine.waiting import seen
 from portal import audit
 from portal.bodies import Body
 from portal.errors import Forbidden, Malformed, PortalError
@@ -109,6 +110,7 @@ class Actions:
         if call.principal.is_person:
             return await work
         task = asyncio.ensure_future(work)
+        task.add_done_callback(seen)
         acting = self._acting.setdefault(call.workspace, set())
         acting.add(task)
         try:

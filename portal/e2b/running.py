@@ -12,6 +12,7 @@ from typing import Any
 
 from engine.client import ExecSession
 from engine.errors import EngineError, Unavailable
+from engine.waiting import seen
 from portal.errors import NotThere, PortalError, TooMany
 from portal.inside import Inside
 
@@ -111,6 +112,7 @@ class Processes:
         if len(self.of(workspace)) + self._starting.get(workspace, 0) >= MOST_RUNNING:
             raise TooMany(f"{MOST_RUNNING} commands run in {workspace}; wait until one has ended")
         began: asyncio.Future[Running] = asyncio.get_running_loop().create_future()
+        began.add_done_callback(seen)
         self._starting[workspace] = self._starting.get(workspace, 0) + 1
         task = asyncio.create_task(self._run(workspace, wanted, began), name=f"command in {workspace}")
         try:

@@ -13,7 +13,7 @@ import pytest
 from engine.client import EngineClient
 from engine.config import Config
 from engine.storage import Storage
-from tests.engine.support import NATIVE, REPO, Engine, make_image
+from tests.engine.support import NATIVE, REPO, Engine, make_image, unseen_errors
 from tests.leaks import LeakCounter
 
 
@@ -53,6 +53,7 @@ async def engine(data: Path, tmp_path: Path, leaks: LeakCounter, variables: dict
         await made.start()
     await made.remove_everything()
     assert await made.stop() == 0
+    assert unseen_errors(made.log) == []
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +73,7 @@ def shared_engine(data: Path, tmp_path_factory: pytest.TempPathFactory, variable
     asyncio.run(made.start())
     yield made
     assert asyncio.run(made.stop()) == 0
+    assert unseen_errors(made.log) == []
     counter.check()
 
 

@@ -91,6 +91,11 @@ class Engine:
                 await client.remove(workspace["id"])
 
 
+def unseen_errors(log: Path) -> list[str]:
+    """The lines of a log which say that asyncio found an error, or a task, that nobody waited for."""
+    return [line for line in log.read_text().splitlines() if "was never retrieved" in line or "but it is pending" in line]
+
+
 @contextlib.contextmanager
 def own_engine(prefix: str, image: str, ready: Callable[[EngineClient], Awaitable[object]] | None = None, **variables: str) -> Iterator[Engine]:
     """An engine for many tests that has an image, with directories of its own and the cache of packages that there is. `ready` readies what else

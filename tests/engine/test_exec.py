@@ -11,7 +11,8 @@ import pytest
 from engine import process
 from engine.client import EngineClient, ExecSession
 from engine.errors import BadRequest, Internal, NotFound
-from tests.engine.support import IMAGE, PATIENCE, Engine, eventually, pids_of
+from engine.waiting import together
+from tests.engine.support import IMAGE, PATIENCE, Engine, eventually, pids_of, unseen_errors
 
 
 @pytest.fixture
@@ -99,6 +100,23 @@ async def test_a_client_that_goes_away_is_no_error_in_the_log(engine: Engine, cl
     assert await engine.stop() == 0
     assert "Traceback" not in engine.log.read_text() and "ERROR" not in engine.log.read_text()
     await engine.start()
+
+
+@pytest.mark.parametrize("tty", [False, True])
+async def test_clients_that_go_in_the_midst_leave_no_word_in_the_log(engine: Engine, client: EngineClient, workspace: str, tty: bool) -> None:
+    """What they left is waited for: else Python logs a traceback for each, when its memory is collected."""
+
+    async def cut_off() -> None:
+        async with client.exec(workspace, ["yes"], tty=tty) as session:
+            await anext(session.output())
+            session._socket._conn.transport.abort()
+
+    before = set(pids_of(engine, workspace))
+    for _ in range(3):
+        await asyncio.gather(*(cut_off() for _ in range(4)), return_exceptions=True)
+    await eventually(lambda: set(pids_of(engine, workspace)) == before)
+    assert await engine.stop() == 0
+    assert unseen_errors(engine.log) == []
 
 
 async def test_a_slow_reader_does_not_fill_the_engines_memory(engine: Engine, client: EngineClient, workspace: str) -> None:
@@ -197,7 +215,7 @@ async def test_a_flood_is_refused_at_once() -> None:
     # Neither has ended: who is refused does not wait for that.
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(process._TooMuch):
-            await process._both(process._read_all(written((1 << 20) + 1)), process._read_all(asyncio.StreamReader()))
+            await together(process._read_all(written((1 << 20) + 1)), process._read_all(asyncio.StreamReader()))
 
 
 async def test_what_the_engine_runs_for_itself_is_ended_when_it_floods(monkeypatch: pytest.MonkeyPatch) -> None:
