@@ -192,6 +192,13 @@ class Cgroups:
         name = "memory.current" if self.v2 else "memory.usage_in_bytes"
         return int(_read(self._controller("memory", workspace) / name) or 0)
 
+    def memory_kills(self, workspace: str) -> int:
+        """How many processes the kernel has killed in the group, or below it, for want of memory."""
+        top = self._controller("memory", workspace)
+        # v1 counts in the group of who was killed, v2 in those above, too.
+        texts = [_read(top / "memory.events")] if self.v2 else [_read(group / "memory.oom_control") for group in (top, top / INSIDE)]
+        return sum(int(line.split()[1]) for text in texts for line in text.splitlines() if line.startswith("oom_kill "))
+
     def cpu_seconds(self, workspace: str) -> float:
         if not self.v2:
             return int(_read(self._controller("cpuacct", workspace) / "cpuacct.usage") or 0) / 1e9

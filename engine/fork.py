@@ -16,9 +16,9 @@ from typing import Any
 
 from engine import identity, readiness
 from engine.cgroups import Limits
-from engine.errors import Conflict, EngineError, Internal
+from engine.errors import Conflict, EngineError, Internal, LimitReached
 from engine.identity import Identity
-from engine.livefork import Livefork, SourceChanged
+from engine.livefork import BranchKilled, Livefork, SourceChanged
 from engine.manager import Manager
 from engine.network import PortRequest
 from engine.stage import Stage, Stages
@@ -259,9 +259,15 @@ class Forker:
                         run.ms[phase] = run.elapsed() if phase in ("frozen", "resumed", "usable") else _number(event.get("ms"))
                         report(phase)
                     elif event["event"] == "branch" and event.get("error"):
-                        run.errors[str(event.get("id"))] = printable(event["error"])
+                        branch = str(event.get("id"))
+                        run.errors[branch] = printable(event["error"]) + self._out_of_memory(run, branch)
                     elif event["event"] == "done":
                         run.native = event
+        except BranchKilled as error:
+            for stage in run.stages:
+                if reason := self._out_of_memory(run, stage.id):
+                    raise LimitReached(error.message + reason) from None
+            raise
         except TimeoutError:
             raise Internal(f"the fork of {run.source.id} did not end within {_NATIVE_SECONDS:g} s; it was stopped") from None
         finally:
@@ -270,6 +276,13 @@ class Forker:
             run.ms.setdefault(str(name)[:40], _number(value))
         if "pause" not in run.ms and frozen_at is not None and resumed_at is not None:
             run.ms["pause"] = round(resumed_at - frozen_at, 2)
+
+    def _out_of_memory(self, run: _Run, branch: str) -> str:
+        """To be said behind a branch's failure when the kernel has killed processes of it for its memory limit; else empty."""
+        limit = run.source.memory_limit
+        if limit is None or not self._manager.cgroups.memory_kills(branch):
+            return ""
+        return f"; its memory limit of {limit >> 20} MiB is too low: end something in {run.source.id}, or launch it with more (`tclone run --memory`)"
 
     async def _give_roots(self, run: _Run, native: Livefork) -> None:
         """Snapshot the upper for each branch and pass its root on. Inside the source's pause: one thread for each branch."""

@@ -31,7 +31,11 @@ class SourceChanged(Conflict):
     """The fork program met the source in a state that passes by itself. Nothing came of the fork; a new one may well succeed."""
 
 
-_ERRORS: dict[str, type[EngineError]] = {"limit": LimitReached, "gone": Conflict, "busy": SourceChanged}
+class BranchKilled(Internal):
+    """Processes of a branch were killed while they were made; the fork program cannot see by whom."""
+
+
+_ERRORS: dict[str, type[EngineError]] = {"limit": LimitReached, "gone": Conflict, "busy": SourceChanged, "killed": BranchKilled}
 
 
 async def tidy(program: Path, source_pid: int) -> None:

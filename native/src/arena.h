@@ -77,6 +77,9 @@ struct arena_nest {
     uint64_t directory;         /* batch: goes to its working directory, before it enters a user namespace; 0 = none */
 };
 
+/* Most bytes of what tclone-restore says on its socket before it ends, when there is no arena yet. */
+#define RESTORE_TEXT 256
+
 struct arena_control {
     /* futex words, in the order of events */
     uint32_t forked;        /* nodes that exist */

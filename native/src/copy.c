@@ -186,8 +186,7 @@ static int read_pieces(struct copier *copier, int index, int first, int last, ch
 static int cannot_fill(const struct branch *branch, const struct process *process, uint64_t address, struct error *err)
 {
     if (errno == ESRCH || errno == EOWNERDEAD)
-        return fail(err, "limit", "%s: the process for %s was killed while its memory was filled; the memory limit may be too low", branch->id,
-                    process_label(process));
+        return fail(err, "killed", "%s: the process for %s was killed while its memory was filled", branch->id, process_label(process));
     if (errno == EFAULT)
         errno = ENOMEM;         /* a page could not be had: the memory limit of the branch */
     return fail_errno(err, "%s: cannot fill the memory of %s at %lx", branch->id, process_label(process), (unsigned long)address);

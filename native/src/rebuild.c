@@ -156,6 +156,22 @@ void branch_give(struct branch *branch, uint64_t slot, int fd)
     gifts[gift_count++] = (struct gift){ slot, fd, branch };
 }
 
+int rebuild_ended(const struct branch *branch, const char *what, struct error *err)
+{
+    char text[RESTORE_TEXT + 1];
+    ssize_t got;
+    int resets = 0;
+    /* An end that was left with packets of ours unread resets the socket once; what it said is still queued. */
+    do
+        got = recv(branch->socket, text, sizeof text - 1, MSG_DONTWAIT);
+    while (got < 0 && errno == ECONNRESET && ++resets < 2);
+    if (got > 0) {
+        text[got] = 0;
+        return fail(err, "internal", "%s: its restorer gave up: %s", branch->id, text);
+    }
+    return fail(err, "killed", "%s: its processes were killed (%s)", branch->id, what);
+}
+
 static int send_message(struct branch *branch, struct message *message, const int *fds, int count, struct error *err)
 {
     union { char bytes[CMSG_SPACE(MESSAGE_SLOTS * sizeof(int))]; struct cmsghdr align; } buffer = { 0 };
@@ -170,8 +186,11 @@ static int send_message(struct branch *branch, struct message *message, const in
         part->cmsg_len = CMSG_LEN((size_t)count * sizeof(int));
         memcpy(CMSG_DATA(part), fds, (size_t)count * sizeof(int));
     }
-    if (sendmsg(branch->socket, &header, MSG_NOSIGNAL) < 0)
+    if (sendmsg(branch->socket, &header, MSG_NOSIGNAL) < 0) {
+        if (errno == EPIPE || errno == ECONNRESET)
+            return rebuild_ended(branch, "nothing was made yet", err);
         return fail_errno(err, "%s: its restorer cannot be reached", branch->id);
+    }
     return 0;
 }
 
@@ -231,7 +250,8 @@ int rebuild_start(struct world *world, const struct compiled *compiled, struct b
     snprintf(path, sizeof path, "/proc/%d/ns/ipc", branch->init);
     branch->ipc_ns = open(path, O_RDONLY | O_CLOEXEC);
     if (branch->ipc_ns < 0)
-        return fail_errno(err, "%s: its restorer is gone", branch->id);
+        return errno == ENOENT || errno == ESRCH ? rebuild_ended(branch, "nothing was made yet", err)
+                                                 : fail_errno(err, "%s: its restorer cannot be reached", branch->id);
     if (make_arena(compiled, branch, err) < 0)
         return -1;
     if (shared_make(world, branch, err) < 0 || mqueue_make(branch, world->namespaces->list[NAMESPACE_IPC], err) < 0 || files_make_ghosts(world, branch, err) < 0)
@@ -294,7 +314,7 @@ int rebuild_await(const struct world *world, struct branch *branch, const uint32
             return 0;
         struct pollfd death = { branch->init_pidfd, POLLIN, 0 };
         if (poll(&death, 1, 0) > 0)
-            return fail(err, "limit", "%s: its processes were killed while being made (%s); the memory limit may be too low", branch->id, what);
+            return rebuild_ended(branch, what, err);
         if (monotonic_ns() > deadline) {
             if (steps_done(control) == steps)
                 return fail(err, "internal", "%s: %s took too long (%u of %u)", branch->id, what, value, wanted);

@@ -25,6 +25,8 @@ int rebuild_compile(struct world *world, struct compiled *compiled, struct error
 int rebuild_start(struct world *world, const struct compiled *compiled, struct branch *branch, struct error *err);
 /* Wait for a counter of the control page, for a fault, or for the branch's death. */
 int rebuild_await(const struct world *world, struct branch *branch, const uint32_t *word, uint32_t wanted, const char *what, struct error *err);
+/* The first process of a branch has ended: fails with what it said of that, else with the code "killed". `what` was to be there next. */
+int rebuild_ended(const struct branch *branch, const char *what, struct error *err);
 /* Learn the host pids of a mapped branch and open the memory of each process. */
 int rebuild_open_processes(const struct world *world, const struct compiled *compiled, struct branch *branch, struct error *err);
 /* Let process `index` go on: its memory is filled. */

@@ -33,7 +33,7 @@
 
 struct arena_control *control;
 int host_proc = -1;
-static int own_socket = RESTORE_SOCKET;
+int own_socket = RESTORE_SOCKET;
 
 /* ---- set-up ---- */
 

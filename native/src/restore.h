@@ -6,6 +6,7 @@
 
 extern struct arena_control *control;
 extern struct tree_node *nodes;
+extern int own_socket;          /* to livefork */
 extern int host_proc;           /* the host's /proc, O_PATH */
 
 void __attribute__((noreturn, format(printf, 2, 3))) give_up(const struct op *op, const char *format, ...);

@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -52,10 +53,14 @@ void __attribute__((noreturn, format(printf, 2, 3))) give_up(const struct op *op
         control->fault.raised = 1;
         wake(&control->fault.raised);
     } else {
+        char text[RESTORE_TEXT];
         va_list args;
         va_start(args, format);
-        vdprintf(STDERR_FILENO, format, args);
+        int used = vsnprintf(text, sizeof text, format, args);
         va_end(args);
+        if (used < (int)sizeof text)
+            used += snprintf(text + used, sizeof text - (size_t)used, ": %s", strerror(number));
+        send(own_socket, text, used < (int)sizeof text ? (size_t)used : sizeof text - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
         _exit(1);
     }
     for (;;)
