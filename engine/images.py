@@ -4,7 +4,8 @@ pool/images/<digest>/{rootfs/,image.json}   an image; the folder appears complet
 pool/images/.build-<name>-<random>/         a build or import under way, or what a killed one left
 pool/images/.trash-<random>/                being removed
 cache/<digest>.{tar.zst,json}               the archive that refills a lost pool; the .json comes last and makes it valid
-cache/locks/<name>.lock                     flock, held while an image of that name is made; the kernel drops it when the holder dies
+cache/locks/<name>.lock                     flock, held while an image of that name is made; the kernel drops it when the holder dies. A name has
+                                            one maker at a time, and so has a digest: the name is part of what it is made of
 """
 
 from __future__ import annotations
@@ -225,7 +226,7 @@ class ImageStore:
             os.close(fd)
         stage.chmod(0o755)
         with contextlib.suppress(FileExistsError):
-            # Imports of one content under two names may race; the first is as good.
+            # A digest has one name in it, whose lock is held. Whoever made it all the same, without the cache's locks, made the same.
             _rename_new(stage, self.images / digest)
         return _read(self.images / digest / "image.json")
 

@@ -43,6 +43,16 @@ def test_digest_depends_on_content_alone(images: Path, tmp_path: Path) -> None:
     assert re.fullmatch("[0-9a-f]{64}", before) and digest(copy) == before
 
 
+def test_one_content_under_two_names_has_two_digests(images: Path) -> None:
+    """Builds are locked by name: so no two of them can make one digest."""
+    shutil.copytree(images / "small", images / "other")
+    with pytest.raises(BadRequest, match="'other', as its folder is called"):
+        image_recipe.load(images, "other")
+    recipe = images / "other/recipe.toml"
+    recipe.write_text(recipe.read_text().replace('name = "small"', 'name = "other"'))
+    assert image_recipe.load(images, "other").digest("amd64") != digest(images)
+
+
 @pytest.mark.parametrize("change", ["content", "mode", "new", "link", "recipe", "renamed"])
 def test_every_change_of_the_recipe_changes_the_digest(images: Path, change: str) -> None:
     before = digest(images)
