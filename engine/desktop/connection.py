@@ -68,6 +68,17 @@ class Connection:
             await self._next(_MOST_REPLY)
         return self.events.popleft()
 
+    async def arrived(self) -> None:
+        """Take in the events that the server has sent already; waits for none."""
+        for _ in range(_MOST_BETWEEN):
+            try:
+                ahead = self._sock.recv(MESSAGE, socket.MSG_PEEK)
+            except BlockingIOError:
+                return
+            if len(ahead) < MESSAGE:
+                return
+            await self._next(_MOST_REPLY)
+
     async def extension(self, name: str) -> int:
         """The major opcode of an extension. Raises XError when the server has none."""
         return (await self.extension_and_event(name))[0]

@@ -38,8 +38,9 @@ _KEYS.update({f"kp_{digit}": 0xFFB0 + digit for digit in range(10)})
 RETURN, TAB, BACKSPACE, SHIFT, CAPS_LOCK = 0xFF0D, 0xFF09, 0xFF08, 0xFFE1, 0xFFE5
 _TYPED = {"\n": RETURN, "\t": TAB, "\b": BACKSPACE}
 
+_KATAKANA = 0x04
 # Keysyms older than Unicode, which most layouts are still written in: a page of each, by the character set whose bytes their last ones are.
-_PAGES = {0x01: "iso8859_2", 0x02: "iso8859_3", 0x03: "iso8859_4", 0x04: "shift_jis", 0x05: "iso8859_6", 0x0C: "iso8859_8", 0x0D: "iso8859_11"}
+_PAGES = {0x01: "iso8859_2", 0x02: "iso8859_3", 0x03: "iso8859_4", _KATAKANA: "shift_jis", 0x05: "iso8859_6", 0x0C: "iso8859_8", 0x0D: "iso8859_11"}
 # Those that are in no such order.
 _RUNS = {
     0x06A1: "ђѓёєѕіїјљњћќґўџ№ЂЃЁЄЅІЇЈЉЊЋЌҐЎЏ", 0x06C0: bytes(range(0xC0, 0x100)).decode("koi8_r"),
@@ -55,7 +56,10 @@ def _legacy() -> dict[int, str]:
     found = {}
     for page, charset in _PAGES.items():
         for low in range(0xA1, 0x100):
-            text = unicodedata.normalize("NFKC", bytes([low]).decode(charset, errors="ignore")) if page == 0x04 else bytes([low]).decode(charset, errors="ignore")
+            text = bytes([low]).decode(charset, errors="ignore")
+            if page == _KATAKANA:
+                # Their bytes are those of the narrow forms.
+                text = unicodedata.normalize("NFKC", text)
             if len(text) == 1:
                 found[page << 8 | low] = text
     for first, run in _RUNS.items():

@@ -113,7 +113,8 @@ class Runner:
 
     async def seen(self) -> tuple[list[int], list[int]]:
         """Where the pointer is, in pixels of the picture, and the size of the screen."""
-        screen, where = await self._desktop.size(), await self._desktop.cursor()
+        # In this order: what is told of the size has come before the answer.
+        where, screen = await self._desktop.cursor(), await self._desktop.size()
         if self._size is not None:
             where = tuple(round(at * (of - 1) / max(1, wide - 1)) for at, of, wide in zip(where, self._size, screen, strict=True))
         return list(where), list(screen)

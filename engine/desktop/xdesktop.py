@@ -13,7 +13,9 @@ from engine.desktop.held import Held
 from engine.desktop.interface import Desktop, Window
 from engine.desktop.keyboard import BUTTON_PRESS, BUTTON_RELEASE, MOTION, RELEASE, Keyboard, mapping
 
-_FAKE_INPUT, _GET_GEOMETRY, _QUERY_POINTER, _QUERY_KEYMAP = 2, 14, 38, 44
+_CHANGE_WINDOW, _FAKE_INPUT, _GET_GEOMETRY, _QUERY_POINTER, _QUERY_KEYMAP = 2, 2, 14, 38, 44
+# What a change of the root window's size is told by; one that a program made up has the highest bit of its kind set.
+_EVENT_MASK, _STRUCTURE_NOTIFY, _CONFIGURED = 1 << 11, 1 << 17, 22
 _XTEST = "XTEST"
 _BUTTONS_IN_MASK = 5
 # A window manager takes milliseconds; one that hangs holds up nobody for longer than this.
@@ -27,12 +29,23 @@ class XDesktop(Desktop):
         self._x = x
         self._xtest = xtest
         self._held = held
+        self._size: tuple[int, int] | None = None
         self._keyboard = Keyboard(x, held, self._fake, lambda: windows.caught_up(x))
 
     async def size(self) -> tuple[int, int]:
-        reply = await self._x.ask(struct.pack("<BBHI", _GET_GEOMETRY, 0, 2, self._x.screen.root))
-        width, height = struct.unpack_from("<HH", reply, 16)
-        return width, height
+        root = self._x.screen.root
+        if self._size is None:
+            # Asked for once; whatever changes it later is told.
+            await self._x.send(struct.pack("<BBHIII", _CHANGE_WINDOW, 0, 4, root, _EVENT_MASK, _STRUCTURE_NOTIFY))
+            reply = await self._x.ask(struct.pack("<BBHI", _GET_GEOMETRY, 0, 2, root))
+            self._x.events.clear()
+            self._size = struct.unpack_from("<HH", reply, 16)
+        await self._x.arrived()
+        while self._x.events:
+            event = self._x.events.popleft()
+            if event[0] == _CONFIGURED and struct.unpack_from("<I", event, 8)[0] == root:
+                self._size = struct.unpack_from("<HH", event, 20)
+        return self._size
 
     async def cursor(self) -> tuple[int, int]:
         reply = await self._x.ask(struct.pack("<BBHI", _QUERY_POINTER, 0, 2, self._x.screen.root))

@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import os
 from collections.abc import AsyncIterator
 
 import pytest
 from PIL import Image
 
 from engine.client import EngineClient
+from engine.desktop import xdesktop
+from engine.desktop.connection import Connection
+from engine.desktop.held import Held
 from engine.errors import BadRequest
 from tests.agents.conftest import IMAGE
 from tests.agents.desk import GUEST, Desk, eventually
+from tests.engine.support import Engine, pids_of
 
 pytestmark = [pytest.mark.desktop, pytest.mark.slow, pytest.mark.timeout(900)]
 
+_GET_GEOMETRY = 14
 GROUND, CLICKED = (0x20, 0x40, 0x60), (0xFF, 0xFF, 0xFF)
 Place = tuple[int, int]
 
@@ -178,3 +184,32 @@ async def test_a_viewer_follows_a_resize(client: EngineClient) -> None:
         told = await watching
         assert told["sizes"][0] == [1280, 800] and [1024, 768] in told["sizes"] and told["sizes"][-1] == [900, 606]
         assert told["came"], "no picture came after the resize"
+
+
+async def test_the_size_is_asked_for_once_and_followed(engine: Engine, client: EngineClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one connection: the server is asked once, and still every resize is known when it has been made."""
+    asked: list[int] = []
+    ask = Connection.ask
+
+    async def counted(self: Connection, request: bytes, most: int = 1 << 20) -> bytes:
+        asked.append(request[0])
+        return await ask(self, request, most)
+
+    monkeypatch.setattr(Connection, "ask", counted)
+    async with of_size(client, (1280, 800)) as desk:
+        root = os.open(f"/proc/{pids_of(engine, desk.ref)[0]}/root", os.O_PATH | os.O_DIRECTORY)
+        try:
+            async with xdesktop.opened(root, ":1", Held()) as desktop:
+                for size in ((1280, 800), (1024, 768), (901, 607), (1280, 800)):
+                    await resized(desk, size)
+                    await eventually("the resize is told", lambda size=size: _is(desktop, size), 5)
+                    for _ in range(5):
+                        await desktop.move(size[0] - 1, size[1] - 1)
+                        assert (await desktop.size(), await desktop.cursor()) == (size, (size[0] - 1, size[1] - 1))
+        finally:
+            os.close(root)
+    assert asked.count(_GET_GEOMETRY) == 1
+
+
+async def _is(desktop: xdesktop.XDesktop, size: Place) -> bool:
+    return await desktop.size() == size
