@@ -31,12 +31,15 @@ export function showOnce(dialog, note, secret) {
   const copy = button(again.copy, {
     kind: "primary",
     on: async () => {
-      copy.querySelector("span").textContent = await copied(secret, () => {
+      const said = await copied(secret, () => {
         field.focus();
         field.select();
       });
+      copy.querySelector("span").textContent = said;
+      copy.setAttribute("aria-label", said);
     },
   });
+  copy.setAttribute("aria-live", "polite");
   dialog.onSubmit = () => dialog.close();
   dialog.step([h("p", { textContent: note }), field], [copy, submitButton(again.done, "")]);
   // As high as its text; browsers without `field-sizing` would show one line of it.

@@ -4,6 +4,9 @@
 // very workspace: that its picture is there, that it is late, that the shortcut bar was asked for while its frame had the keyboard. Input
 // goes one way, from here to there; a desktop can never reach another one through this page.
 
+/** A viewer that tells nothing of its picture (another image's) is shown so long after its page has loaded. */
+export const SILENT_VIEWER_MS = 5000;
+
 const TYPES = new Set(["hello", "picture", "waiting", "quality", "leader"]);
 const listeners = new Map();
 
@@ -29,6 +32,11 @@ export class Channel {
       hear(type, message);
     };
     listeners.set(this.#window, { origin, hear: note });
+  }
+
+  /** Whether its script has said anything: then it also tells when there is a picture. */
+  get heard() {
+    return this.#heard;
   }
 
   tell(order, rest = {}) {

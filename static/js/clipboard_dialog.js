@@ -1,6 +1,7 @@
 // The clipboard of a desktop as text in a box: where the browser lets no page read or write its own, and where there is no key that pastes.
 
 import { request } from "./api.js";
+import { copied } from "./clipboard.js";
 import { Dialog, field, submitButton } from "./dialog.js";
 import { button, h } from "./dom.js";
 import { one } from "./inside.js";
@@ -32,23 +33,13 @@ export function openClipboard(workspace) {
     return text.value ? words.fetched : words.empty;
   };
 
-  const copied = async () => {
-    text.select();
-    try {
-      await navigator.clipboard.writeText(text.value);
-      return words.copied;
-    } catch {
-      return words.denied; // it is selected: the browser's own command copies it
-    }
-  };
-
   const put = async () => {
     await request("PUT", path, { text: text.value });
     return words.there;
   };
 
   const fetch = button(words.fetch, { iconName: "reload", on: () => attempt(fetched) });
-  const copy = button(words.copy, { on: () => attempt(copied) });
+  const copy = button(words.copy, { on: () => attempt(() => copied(text.value, () => text.select(), words)) });
   dialog.step([h("p", { textContent: words.note }), field(words.text, text), told], [fetch, copy, submit], [same.element]);
   dialog.form.addEventListener("input", same.refresh);
   dialog.onSubmit = () => attempt(put);

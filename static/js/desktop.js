@@ -2,7 +2,7 @@
 // own and is opened by a one-time code, posted, never in an address.
 
 import { ticket } from "./api.js";
-import { Channel } from "./channel.js";
+import { Channel, SILENT_VIEWER_MS } from "./channel.js";
 import { h } from "./dom.js";
 import { unwatch, watch } from "./pictures.js";
 import { tile as words } from "./strings.js";
@@ -10,9 +10,6 @@ import { tile as words } from "./strings.js";
 // The size of a desktop's screen. The frame always has it, and is scaled to its place as a whole: the viewer does not follow when a
 // frame changes its size, and enlarges or shrinks without smoothing, which makes small text in a small tile unreadable.
 export const SCREEN = { width: 1280, height: 800 };
-
-// A viewer that tells nothing of its picture (another image's) is shown so long after its page has loaded.
-const SILENT_VIEWER_MS = 5000;
 // How long a stream that is no longer wanted stays in place for the still picture that takes over.
 const HANDOVER_MS = 2500;
 
@@ -174,7 +171,7 @@ class Stream {
     this.#channel?.close();
     this.#channel = new Channel(this.frame, new URL(answer.action).origin, (type, message) => current() && this.#hear(type, message));
     const loaded = () => {
-      if (current()) this.#silent = setTimeout(() => current() && this.#shown(), SILENT_VIEWER_MS);
+      if (current() && !this.#channel.heard) this.#silent = setTimeout(() => current() && this.#shown(), SILENT_VIEWER_MS);
     };
     this.frame.addEventListener("load", loaded, { once: true });
     const form = h("form", { method: "post", action: answer.action, target: this.#name, hidden: true }, h("input", { type: "hidden", name: "code", value: answer.code }));

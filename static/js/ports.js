@@ -1,5 +1,6 @@
 // The servers of a workspace: every port that something listens on, where it is published, and buttons to publish it or not.
 
+import { copy } from "./clipboard.js";
 import { button, h, icon, replaceWhenChanged } from "./dom.js";
 import { markFault } from "./faults.js";
 import { listeners, one, publish, unpublish } from "./inside.js";
@@ -94,8 +95,8 @@ export class PortsPanel {
     const address = `http://localhost:${host}/`;
     const link = h("a", { className: "mono", href: address, target: "_blank", rel: "noopener noreferrer" }, `localhost:${host}`, icon("external"));
     const buttons = [
-      button(words.copyUrl, { kind: "quiet", on: () => copy(address) }),
-      button(words.copyCurl, { kind: "quiet", on: () => copy(`curl ${address}`) }),
+      button(words.copyUrl, { kind: "quiet", on: () => copyShown(address) }),
+      button(words.copyCurl, { kind: "quiet", on: () => copyShown(`curl ${address}`) }),
       button(words.unpublish, { kind: "quiet danger-hover", title: words.unpublishTitle(port), on: (event) => this.#change(event.currentTarget, () => unpublish(this.id, port)) }),
     ];
     return h("li", {}, head, h("div", { className: "port-row" }, link, ...buttons));
@@ -126,11 +127,7 @@ export class PortsPanel {
   }
 }
 
-async function copy(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    toast(words.copied, text);
-  } catch {
-    toast(words.notCopied, text, { kind: "error" });
-  }
+async function copyShown(text) {
+  if (await copy(text)) toast(words.copied, text);
+  else toast(words.notCopied, text, { kind: "error" });
 }

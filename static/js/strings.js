@@ -230,6 +230,9 @@ export const phases = {
     resumed: "Source runs again; finishing",
     rebuilt: "First command",
     usable: "Finishing",
+    "open link": "Opening the link",
+    "open stream": "Connecting to the desktop",
+    "first picture": "Waiting for its picture",
   },
 };
 
@@ -359,7 +362,7 @@ export const clipboard = {
   fetched: "As it is in the desktop now.",
   empty: "The desktop's clipboard has no text.",
   copied: "Copied.",
-  denied: "This browser does not let pages copy. The text is selected: copy it by the browser's own command.",
+  copyByKeys: "This browser does not let pages copy. The text is selected: copy it by the browser's own command.",
   there: "It is there: paste it in the desktop.",
 };
 
@@ -387,6 +390,8 @@ export const share = {
   noSecret: "This link is not complete. Ask for it again: nothing may be missing behind the “#”.",
   over: "This link has expired or was revoked.",
   opening: "Opening…",
+  slow: "This takes longer than it should: the desktop may be paused or busy, or the network between here and there slow. Its picture shows as soon as it comes.",
+  interrupted: "The picture has stopped. It shows again as soon as it comes.",
   frame: (name) => `Desktop of ${name}, view only`,
 };
 

@@ -143,6 +143,39 @@ async def test_a_link_shows_the_desktop_and_its_secret_is_nowhere(visitor: Visit
     await expect(page.get_by_role("alert")).to_contain_text("expired or was revoked")
 
 
+async def test_a_link_says_how_far_it_is_until_there_is_a_picture(visitor: Visitor, portal: Portal, engine: FakeEngine, front: Front) -> None:
+    engine.add(name="desk")
+    made = await (await (await portal.login()).request("POST", "/api/v1/workspaces/ws-1/shares", {})).json()
+    front.sends.clear()
+    front.draws = False
+    page = await visitor.open("/share#" + made["link"].partition("#")[2])
+    await page.clock.install()
+    current = page.locator("#progress li.current .phase-name")
+    await page.reload()
+    await expect(current).to_have_text("Connecting to the desktop")
+    await expect(page.locator("#progress li")).to_have_count(2)
+    assert await page.locator("iframe").evaluate("(frame) => getComputedStyle(frame).opacity") == "0"
+    front.sends.set()
+    await expect(current).to_have_text("Waiting for its picture")
+    # A page that speaks is not taken for one that does not tell of its picture, however long that takes.
+    await page.clock.run_for(16_000)
+    await expect(page.locator("#progress").get_by_role("status")).to_contain_text("takes longer than it should")
+    assert await page.locator("iframe").evaluate("(frame) => getComputedStyle(frame).opacity") == "0"
+    drawing = 'document.getElementById("status-display").classList'
+    desktop = next(frame for frame in page.frames if frame != page.main_frame)
+    await desktop.evaluate(f'() => {drawing}.add("hidden")')
+    await expect(page.locator("#progress")).to_be_hidden()
+    await expect(page.locator("iframe")).to_have_css("opacity", "1")
+    # When the stream stops, it says so again.
+    await desktop.evaluate(f'() => {drawing}.remove("hidden")')
+    await expect(page.locator("#progress")).to_contain_text("The picture has stopped")
+    front.draws = True
+    await page.clock.run_for(16_000)
+    await page.get_by_role("button", name="Retry").click()
+    await expect(page.frame_locator("iframe").get_by_text("File Manager")).to_be_visible()
+    await expect(page.locator("#progress")).to_be_hidden()
+
+
 async def test_half_a_link_is_said_to_be_half_a_link(visitor: Visitor) -> None:
     page = await visitor.open("/share")
     await expect(page.get_by_role("alert")).to_contain_text("not complete")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Locator, Page, expect
 
 from tests.portal.browsing import Browsing
 from tests.portal.conftest import Portal
@@ -25,6 +26,7 @@ async def page(browser: Browser, portal: Portal, front: Front, engine: FakeEngin
 
 async def _allow(page: Page, *permissions: str) -> None:
     """What the browser lets the page do; everything else is refused from now on."""
+    await page.context.clear_permissions()
     await page.context.grant_permissions(list(permissions))
 
 
@@ -51,6 +53,30 @@ async def test_text_goes_both_ways_whatever_the_browser_allows(page: Page, engin
     await page.goto(page.url.replace("ws-1", "ws-2"))
     await expect(page.get_by_role("tab", name="Files")).to_be_visible()
     await expect(page.get_by_role("button", name="Clipboard")).to_be_hidden()
+
+
+async def test_a_copy_button_that_the_browser_refuses_leaves_it_to_the_keys(page: Page) -> None:
+    """Of a snippet and of a secret: what is to be copied is marked, the button says which keys do it, and they do."""
+    await page.get_by_role("button", name="The same by the API").click()
+    dialog = page.get_by_role("dialog")
+    copy = dialog.get_by_role("button", name=re.compile("^(Copy|Press)"))
+    await _refused_and_copied(page, copy, await dialog.locator(".snippet-code").inner_text())
+    await page.keyboard.press("Escape")
+    await page.get_by_role("button", name="Share").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_role("button", name="Make a link").click()
+    secret = await dialog.locator(".secret").input_value()
+    assert "/share#" in secret
+    await _refused_and_copied(page, dialog.locator(".dialog-foot").get_by_role("button", name=re.compile("^(Copy|Press)")), secret)
+
+
+async def _refused_and_copied(page: Page, copy: Locator, wanted: str) -> None:
+    await _allow(page, "notifications")
+    await copy.click()
+    await expect(copy).to_have_text("Press Ctrl+C")
+    await page.keyboard.press("Control+c")
+    await _allow(page, "clipboard-read", "clipboard-write")
+    assert await page.evaluate("() => navigator.clipboard.readText()") == wanted
 
 
 async def test_a_refusal_is_told_at_the_box(page: Page, engine: FakeEngine) -> None:

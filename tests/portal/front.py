@@ -33,6 +33,10 @@ class Front:
         self.port = 0
         self.entered: list[str] = []
         self.requests: list[str] = []
+        # What a desktop's page waits for before it is sent, and what stands in it in place of its picture being there at once.
+        self.sends = asyncio.Event()
+        self.sends.set()
+        self.draws = True
 
     async def __aenter__(self) -> Front:
         app = web.Application()
@@ -105,7 +109,11 @@ class Front:
         workspace = hosts.workspace_of(request.headers["Host"])
         if "__Host-tclone-desk" not in request.cookies:
             return web.Response(status=401, text="no desk")
+        await self.sends.wait()
         text = _DESKTOP.read_text().replace("WORKSPACE", html.escape(workspace or ""))
+        if not self.draws:
+            # As long as its page says so, nothing was decoded.
+            text = text.replace('setTimeout(() => document.getElementById("status-display").classList.add("hidden"), 150);', "")
         portal = hosts.portal_origin(request.headers["Host"])
         body = viewer.added(text.encode(), CIMultiDict(), portal)
         return web.Response(body=body, content_type="text/html", charset="utf-8", headers={"Content-Security-Policy": f"frame-ancestors {portal}"})
