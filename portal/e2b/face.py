@@ -15,6 +15,7 @@ from portal.e2b.metadata import Metadata
 from portal.e2b.processes import ProcessService
 from portal.e2b.running import Processes
 from portal.e2b.sandboxes import Sandboxes
+from portal.e2b.snapshots import Snapshots
 from portal.endings import Endings
 from portal.forks import Forks
 from portal.identity import Identity
@@ -39,7 +40,7 @@ class E2b:
         self._metadata = metadata
         self._processes = Processes(inside)
         self._parts = (
-            Sandboxes(node, owners, lifetimes, workspaces, forks, router, once, self._keys, metadata, inside),
+            Sandboxes(node, owners, lifetimes, workspaces, forks, router, once, self._keys, metadata, inside, Snapshots(node, owners, forks, metadata)),
             ProcessService(inside, self._processes, Desktop(actions, node, inside), self._keys, router, rates, endings),
             FileService(inside, node, self._keys, router),
         )

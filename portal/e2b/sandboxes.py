@@ -23,6 +23,7 @@ from portal.bodies import checked
 from portal.e2b.connect import RpcError
 from portal.e2b.keys import Keys
 from portal.e2b.metadata import Metadata
+from portal.e2b.snapshots import Snapshots
 from portal.errors import Conflicting, Malformed, NoWorkspace, PortalError
 from portal.forks import Forks, Wanted
 from portal.inside import Inside
@@ -47,7 +48,7 @@ _FOREVER = "9999-12-31T00:00:00Z"
 _MEASURED_SECONDS = 0.25
 # What SDKs also know.
 _NOT_THERE = (
-    "/sandboxes/metrics", "/sandboxes/{id}/snapshots", "/snapshots", "/snapshots/{rest:.*}", "/volumes", "/volumes/{rest:.*}", "/templates", "/templates/{rest:.*}",
+    "/sandboxes/metrics", "/volumes", "/volumes/{rest:.*}", "/templates", "/templates/{rest:.*}",
     "/v2/templates", "/v3/templates", "/sandboxes/{id}/network", "/v2/sandboxes/{id}/logs", "/sandboxes/{id}/logs",
 )  # fmt: skip
 _ID = re.compile(r"ws-[0-9]{1,18}")
@@ -71,6 +72,13 @@ class _New(_Body):
     internet: Annotated[bool | None, pydantic.Field(alias="allow_internet_access")] = None
 
 
+class _Snapshot(_Body):
+    """`memory`: false asks for the files alone."""
+
+    name: Annotated[str, pydantic.Field(max_length=200)] = ""
+    memory: bool = True
+
+
 class _Timed(_Body):
     timeout: Seconds | None = None
     duration: Seconds | None = None
@@ -91,7 +99,7 @@ class Sandboxes:
 
     def __init__(
         self, node: Node, owners: Owners, lifetimes: Lifetimes, workspaces: Workspaces, forks: Forks, router: Router, once: Once, keys: Keys,
-        metadata: Metadata, inside: Inside,
+        metadata: Metadata, inside: Inside, snapshots: Snapshots,
     ) -> None:  # fmt: skip
         self._node = node
         self._inside = inside
@@ -103,6 +111,7 @@ class Sandboxes:
         self._once = once
         self._keys = keys
         self._metadata = metadata
+        self._snapshots = snapshots
 
     def routes(self) -> list[web.RouteDef]:
         one = PREFIX + "/sandboxes/{id}"
@@ -112,6 +121,7 @@ class Sandboxes:
             ("GET", one, self._get), ("DELETE", one, self._kill), ("POST", one + "/timeout", self._set_timeout), ("POST", one + "/refreshes", self._set_timeout),
             ("POST", one + "/pause", self._pause), ("POST", one + "/resume", self._connect), ("POST", one + "/connect", self._connect),
             ("POST", PREFIX + "/v2/sandboxes/{id}/connect", self._connect), ("POST", one + "/fork", self._fork), ("GET", one + "/metrics", self._metrics),
+            ("POST", one + "/snapshots", self._take_snapshot), ("GET", PREFIX + "/snapshots", self._list_snapshots), ("DELETE", PREFIX + "/templates/{id}", self._remove_snapshot),
             *((method, PREFIX + path, _not_there) for method in ("GET", "POST", "DELETE") for path in _NOT_THERE),
         ]  # fmt: skip
         return [web.route(method, path, _answered(handler)) for method, path, handler in table]
@@ -127,6 +137,8 @@ class Sandboxes:
         return await self._once.answer(name, await request.read(), lambda: self._created(request, call, wanted), keep=False)
 
     async def _created(self, request: web.Request, call: Call, wanted: _New) -> web.Response:
+        if self._snapshots.is_one(wanted.template) and self._owners.sees(call.principal, wanted.template):
+            return await self._restored(request, call.principal, wanted)
         image = _TEMPLATES.get(wanted.template, wanted.template)
         env = dict(wanted.env)
         # A desktop has one display, and its programs know it.
@@ -139,21 +151,49 @@ class Sandboxes:
         await self._metadata.put(made["id"], wanted.metadata)
         return web.json_response(self._sandbox(request, call.principal, made), status=201)
 
+    async def _restored(self, request: web.Request, principal: Principal, wanted: _New) -> web.Response:
+        """A sandbox from a snapshot."""
+        snapshot = wanted.template
+        self._router.enter(principal, snapshot, Scope.FORK, request.path)
+        if wanted.env.keys() - {"DISPLAY"}:
+            raise Malformed("envs cannot be given with a snapshot: its programs run already, with the variables that they began with")
+        made = await self._snapshots.start(principal, snapshot, wanted.timeout, "none" if wanted.internet is False else None)
+        await self._metadata.put(made["id"], {**self._metadata.of(snapshot), **wanted.metadata})
+        return web.json_response(self._sandbox(request, principal, made), status=201)
+
+    async def _take_snapshot(self, request: web.Request) -> web.Response:
+        principal, workspace = self._one(request, Scope.FORK)
+        wanted = await _body(request, _Snapshot)
+        if not wanted.memory:
+            raise Malformed("a snapshot here has its programs in it: leave the mode out, or say full")
+        made = await self._snapshots.take(principal, workspace, wanted.name)
+        return web.json_response(self._snapshots.shown(made), status=201)
+
+    async def _list_snapshots(self, request: web.Request) -> web.Response:
+        principal = self._keys.of_api(request)
+        self._router.enter(principal, None, Scope.READ)
+        found = await self._snapshots.seen_by(principal, request.query.get("sandboxID"), request.query.get("name"))
+        shown, headers = _page(request, found)
+        return web.json_response([self._snapshots.shown(item["id"]) for item in shown], headers=headers)
+
+    async def _remove_snapshot(self, request: web.Request) -> web.Response:
+        if not _ID.fullmatch(request.match_info["id"]):
+            return await _not_there(request)
+        principal, snapshot = self._one(request, Scope.FORK, acts=True, snapshot=True)
+        await self._snapshots.remove(principal, snapshot)
+        return web.Response(status=204)
+
     async def _list(self, request: web.Request) -> web.Response:
         principal = self._keys.of_api(request)
         self._router.enter(principal, None, Scope.READ)
         states = {word for text in request.query.getall("state", []) for word in text.split(",")} or {"running", "paused"}
         metadata = dict(parse_qsl(request.query.get("metadata", "")))
-        limit = number(request.query.get("limit", str(_MOST_LISTED)), "limit", 1, _MOST_LISTED)
-        after = number(request.query.get("nextToken") or "0", "nextToken", 0, 10**18)
         found = [
             item for item in await self._node.workspaces()
             if self._owners.sees(principal, item["id"]) and item["state"] in ("ready", "forking") and _state(item) in states
-            and metadata.items() <= self._metadata.of(item["id"]).items()
+            and metadata.items() <= self._metadata.of(item["id"]).items() and not self._snapshots.is_one(item["id"])
         ]  # fmt: skip
-        found = sorted((item for item in found if _number(item) > after), key=_number)
-        shown = found[:limit]
-        headers = {"X-Next-Token": str(_number(shown[-1]))} if len(found) > limit else {}
+        shown, headers = _page(request, found)
         return web.json_response([self._detail(item) for item in shown], headers=headers)
 
     async def _get(self, request: web.Request) -> web.Response:
@@ -243,11 +283,12 @@ class Sandboxes:
         with audit.outcome("lifetime", principal, workspace, idle=None, lifetime=seconds):
             await self._lifetimes.rule(workspace, Rules(None, seconds))
 
-    def _one(self, request: web.Request, scope: Scope, acts: bool = False) -> tuple[Principal, str]:
+    def _one(self, request: web.Request, scope: Scope, acts: bool = False, snapshot: bool = False) -> tuple[Principal, str]:
+        """Who asks, and for which sandbox, or for which snapshot. Raises LoginNeeded, NoWorkspace, Forbidden, Held."""
         principal = self._keys.of_api(request)
         identity = request.match_info["id"]
-        if not _ID.fullmatch(identity):
-            raise NoWorkspace(f"sandbox {identity[:60]} was not found")
+        if not _ID.fullmatch(identity) or self._snapshots.is_one(identity) != snapshot:
+            raise NoWorkspace(f"{'snapshot' if snapshot else 'sandbox'} {identity[:60]} was not found")
         return principal, self._router.enter(principal, identity, scope, request.path if acts else "")
 
     def _sandbox(self, request: web.Request, principal: Principal, item: dict[str, Any]) -> dict[str, Any]:
@@ -268,6 +309,14 @@ class Sandboxes:
         }  # fmt: skip
 
 
+def _page(request: web.Request, found: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Those of the page that is asked for, by age, and the header that names the next one. Raises Malformed."""
+    limit = number(request.query.get("limit", str(_MOST_LISTED)), "limit", 1, _MOST_LISTED)
+    after = number(request.query.get("nextToken") or "0", "nextToken", 0, 10**18)
+    left = sorted((item for item in found if _number(item) > after), key=_number)
+    return left[:limit], {"X-Next-Token": str(_number(left[limit - 1]))} if len(left) > limit else {}
+
+
 def _processors(item: dict[str, Any]) -> int:
     """How many it may use, as a whole number."""
     return math.ceil(item["cpu_limit"]) if item["cpu_limit"] else os.cpu_count() or 1
@@ -275,7 +324,7 @@ def _processors(item: dict[str, Any]) -> int:
 
 async def _not_there(request: web.Request) -> web.StreamResponse:
     # Not 404, which SDKs take for a sandbox that is gone.
-    raise RpcError("unimplemented", f"{request.path.removeprefix(PREFIX)} is not there: docs/reference/e2b.md says what is; a fork that is paused is a snapshot", 501)
+    raise RpcError("unimplemented", f"{request.path.removeprefix(PREFIX)} is not there: docs/reference/e2b.md says what is", 501)
 
 
 async def _body(request: web.Request, model: type[_B]) -> _B:

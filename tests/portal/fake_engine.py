@@ -252,6 +252,8 @@ class FakeEngine:
         body = await request.json()
         self.calls.append(("fork", body))
         self._check("fork")
+        if source.get("paused"):
+            raise Conflict(f"{source['id']} is paused: its control group is frozen; thaw it and fork again")
         if source["state"] == "forking":
             raise Conflict(f"{source['id']} is being forked; try again when that fork has ended")
         if not 1 <= body["copies"] <= 8:

@@ -7,6 +7,7 @@ import sys
 import time
 
 from e2b import AsyncSandbox, CommandExitException
+from e2b import Sandbox as Plain
 from e2b_desktop import Sandbox
 from PIL import Image, ImageChops
 
@@ -123,8 +124,21 @@ left.pause()
 assert not left.is_running()
 left = Sandbox.connect(left.sandbox_id)
 assert "Terminal" in output(left, "xdotool getactivewindow getwindowname")
-for branch in (left, right):
+
+# A snapshot keeps what was there: programs, windows and files, for more than one sandbox, also without the one that it was taken of.
+left.files.write("/home/user/state", "before")
+taken = left.create_snapshot("story")
+left.files.write("/home/user/state", "after")
+assert [one.snapshot_id for one in left.list_snapshots().next_items()] == [taken.snapshot_id]
+first = Plain.create(taken.snapshot_id, timeout=600)
+assert first.files.read("/home/user/state") == "before" and left.files.read("/home/user/state") == "after"
+assert "Terminal" in output(first, "xdotool getactivewindow getwindowname")
+first.files.write("/home/user/state", "of the first")
+for branch in (left, right, first):
     assert branch.kill()
+second = Plain.create(taken.snapshot_id, timeout=600)
+assert second.files.read("/home/user/state") == "before"
+assert second.kill() and Plain.delete_snapshot(taken.snapshot_id)
 assert not right.is_running() and source.is_running()
 
 

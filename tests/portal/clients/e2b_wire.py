@@ -75,15 +75,54 @@ except FileNotFoundException:
 assert measured.cpu_used_pct >= 0 and measured.cpu_count >= 1 and (measured.mem_used, measured.disk_used) == (500 << 20, 30 << 20), measured
 try:
     first.create_snapshot()
-    raise SystemExit("there are none")
-except SandboxException as error:
-    assert "a fork that is paused is a snapshot" in str(error), error
+    raise SystemExit("a snapshot takes the room of a sandbox")
+except RateLimitException:
+    pass
 
 assert first.pause() and first.get_info().state.value == "paused" and not first.is_running()
 connected = Sandbox.connect(first.sandbox_id)
 assert connected.is_running() and connected.commands.run("x").exit_code == 0
 assert first.kill() is True and first.kill() is False
 assert not first.is_running()
+# A snapshot is no sandbox, and as many can be made from it as there is room for.
+taken = made.create_snapshot("base")
+assert taken.names == ["base"], taken
+assert [(one.snapshot_id, one.names) for one in made.list_snapshots().next_items()] == [(taken.snapshot_id, ["base"])]
+assert [len(Sandbox.list_snapshots(**which).next_items()) for which in ({}, {"name": "base"}, {"name": "other"}, {"sandbox_id": children[1].sandbox_id})] == [1, 1, 0, 0]
+assert taken.snapshot_id not in [one.sandbox_id for one in Sandbox.list().next_items()]
+for refused in (lambda: Sandbox.connect(taken.snapshot_id), lambda: Sandbox.create(taken.snapshot_id, api_key=sys.argv[1])):
+    try:
+        refused()
+        raise SystemExit("it was opened")
+    except SandboxException as error:
+        assert "404" in str(error) or "not found" in str(error), error
+assert Sandbox.list_snapshots(api_key=sys.argv[1]).next_items() == []
+try:
+    Sandbox.create(taken.snapshot_id)
+    raise SystemExit("there is no room")
+except RateLimitException:
+    pass
+children[1].kill()
+try:
+    Sandbox.create(taken.snapshot_id, envs={"A": "b"})
+    raise SystemExit("its programs run already")
+except SandboxException as error:
+    assert "envs cannot be given" in str(error), error
+try:
+    made.create_snapshot(mode="filesystem")
+    raise SystemExit("files alone are no snapshot")
+except SandboxException as error:
+    assert "has its programs in it" in str(error), error
+restored = Sandbox.create(taken.snapshot_id, timeout=60, metadata={"b": "c"})
+ran = restored.commands.run("printf x")
+assert restored.get_info().metadata == {"run": "7", "b": "c"} and ran.stdout == "hello\n", (ran, restored.get_info())
+assert restored.kill() and made.kill()
+again = Sandbox.create(taken.snapshot_id)
+assert again.kill()
+assert Sandbox.delete_snapshot(taken.snapshot_id, api_key=sys.argv[1]) is False
+assert Sandbox.delete_snapshot(taken.snapshot_id) is True and Sandbox.delete_snapshot(taken.snapshot_id) is False
+assert Sandbox.list_snapshots().next_items() == []
+
 try:
     first.commands.run("x")
     raise SystemExit("it is gone")
