@@ -8,6 +8,7 @@
  * Its state is kept as simple as can be, because every fork makes it anew: one thread, no handler, three descriptors, one blocking wait.
  */
 #include "after_fork.h"
+#include "watch.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -155,8 +156,10 @@ int main(int argc, char **argv)
         return after_fork();
     if (argc >= 3 && strcmp(argv[1], "--in-terminal") == 0)
         return execute_in_terminal(argv + 2);
+    if (argc == 3 && (strcmp(argv[1], "--watch") == 0 || strcmp(argv[1], "--watch-below") == 0))
+        return watch(argv[2], strcmp(argv[1], "--watch-below") == 0);
     if (argc < 3 || strcmp(argv[1], "--") != 0) {
-        fputs("usage: tclone-init -- COMMAND [ARGUMENT...]\n       tclone-init --in-terminal COMMAND [ARGUMENT...]\n       tclone-init --after-fork\n       tclone-init --version\n", stderr);
+        fputs("usage: tclone-init -- COMMAND [ARGUMENT...]\n       tclone-init --in-terminal COMMAND [ARGUMENT...]\n       tclone-init --after-fork\n       tclone-init --watch DIRECTORY\n       tclone-init --watch-below DIRECTORY\n       tclone-init --version\n", stderr);
         return EXIT_USAGE;
     }
     open_standard_descriptors();

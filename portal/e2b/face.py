@@ -16,6 +16,7 @@ from portal.e2b.processes import ProcessService
 from portal.e2b.running import Processes
 from portal.e2b.sandboxes import Sandboxes
 from portal.e2b.snapshots import Snapshots
+from portal.e2b.watches import Watches
 from portal.endings import Endings
 from portal.forks import Forks
 from portal.identity import Identity
@@ -39,10 +40,11 @@ class E2b:
         self._keys = Keys(identity, secret)
         self._metadata = metadata
         self._processes = Processes(inside)
+        self._watches = Watches(inside)
         self._parts = (
             Sandboxes(node, owners, lifetimes, workspaces, forks, router, once, self._keys, metadata, inside, Snapshots(node, owners, forks, metadata)),
             ProcessService(inside, self._processes, Desktop(actions, node, inside), self._keys, router, rates, endings),
-            FileService(inside, node, self._keys, router),
+            FileService(inside, node, self._keys, router, self._watches, endings),
         )
 
     def routes(self) -> list[web.RouteDef]:
@@ -55,3 +57,4 @@ class E2b:
 
     async def close(self) -> None:
         await self._processes.close()
+        await self._watches.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import posixpath
 import re
@@ -13,20 +14,26 @@ from urllib.parse import unquote_to_bytes
 from aiohttp import BodyPartReader, hdrs, web
 
 from engine.errors import Conflict, EngineError, NotFound
+from engine.waiting import stopped
 from portal import audit, pieces
-from portal.e2b.connect import RpcError, message_of, refusal
+from portal.e2b.connect import RpcError, Stream, message_of, refusal
 from portal.e2b.keys import Keys
 from portal.e2b.processes import user_of
 from portal.e2b.sandboxes import PREFIX
+from portal.e2b.watches import Watches
+from portal.endings import Endings, until
 from portal.errors import LoginNeeded, Malformed, NoWorkspace, PortalError
 from portal.inside import Inside
 from portal.node import Node
 from portal.principal import Principal, Scope
 from portal.routes import Router
+from portal.sockets import side_by_side
 
 _SERVICE = PREFIX + "/filesystem.Filesystem/"
 _MOST_LISTED = 10_000
 _MOST_FILES = 64
+# Between two signs of life on a stream of events.
+_QUIET_SECONDS = 20.0
 _FILENAME = re.compile(r'; filename="((?:[^"\\]|\\.)*)"')
 _BYTES = "application/octet-stream"
 _TYPES = {"file": ("FILE_TYPE_FILE", stat.S_IFREG), "directory": ("FILE_TYPE_DIRECTORY", stat.S_IFDIR), "link": ("FILE_TYPE_SYMLINK", stat.S_IFLNK)}
@@ -37,18 +44,21 @@ Method = Callable[[Principal, str, dict[str, Any], str], Awaitable[dict[str, Any
 class FileService:
     """`/filesystem.Filesystem/…`, `/files` and `/health`."""
 
-    def __init__(self, inside: Inside, node: Node, keys: Keys, router: Router) -> None:
+    def __init__(self, inside: Inside, node: Node, keys: Keys, router: Router, watches: Watches, endings: Endings) -> None:
         self._inside = inside
         self._node = node
         self._keys = keys
         self._router = router
+        self._watches = watches
+        self._endings = endings
 
     def routes(self) -> list[web.RouteDef]:
         methods: dict[str, tuple[Method, bool]] = {
             "Stat": (self._stat, False), "ListDir": (self._list, False), "MakeDir": (self._make, True), "Move": (self._move, True), "Remove": (self._remove, True),
+            "CreateWatcher": (self._create_watcher, False), "GetWatcherEvents": (self._watched, False), "RemoveWatcher": (self._remove_watcher, False),
         }  # fmt: skip
         routes = [web.post(_SERVICE + name, self._called(method, acts)) for name, (method, acts) in methods.items()]
-        routes += [web.post(_SERVICE + name, _unspoken) for name in ("WatchDir", "CreateWatcher", "GetWatcherEvents", "RemoveWatcher")]
+        routes.append(web.post(_SERVICE + "WatchDir", self._watch))
         return [*routes, web.get(PREFIX + "/files", self._read), web.post(PREFIX + "/files", self._write), web.get(PREFIX + "/health", self._health)]
 
     def _called(self, method: Method, acts: bool) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
@@ -124,6 +134,40 @@ class FileService:
             await self._inside.remove_file(workspace, path, recursive=True)
         return {}
 
+    # Directories that are watched
+
+    async def _directory(self, workspace: str, message: dict[str, Any]) -> tuple[bytes, bool]:
+        """Which one, and whether with all below it. Raises Malformed, RpcError, NotFound."""
+        path = await self._inside.path(workspace, message.get("path"))
+        if (await self._inside.entry(workspace, path))["kind"] not in ("directory", "link"):
+            raise RpcError("invalid_argument", f"{path.decode(errors='replace')} is not a directory")
+        return path, message.get("recursive") is True
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        stream = Stream(request)
+        try:
+            principal, workspace = self._enter(request, acts=False)
+            path, below = await self._directory(workspace, await message_of(request))
+            async with self._endings.watch() as ended, self._watches.watching(workspace, path, below, user_of(request)) as events:
+                async with side_by_side(_sent(stream, events), until(principal.grant, ended)) as (sent, over):
+                    if sent.done():
+                        sent.result()
+                    elif over.result():
+                        raise LoginNeeded("the token has ended")
+            return await stream.end()
+        except (PortalError, EngineError) as error:
+            return await stream.end(error)
+
+    async def _create_watcher(self, principal: Principal, workspace: str, message: dict[str, Any], user: str) -> dict[str, Any]:
+        return {"watcherId": await self._watches.create(workspace, *await self._directory(workspace, message), user)}
+
+    async def _watched(self, principal: Principal, workspace: str, message: dict[str, Any], user: str) -> dict[str, Any]:
+        return {"events": self._watches.taken(workspace, message.get("watcherId"))}
+
+    async def _remove_watcher(self, principal: Principal, workspace: str, message: dict[str, Any], user: str) -> dict[str, Any]:
+        self._watches.remove(workspace, message.get("watcherId"))
+        return {}
+
     # Whole files
 
     async def _read(self, request: web.Request) -> web.StreamResponse:
@@ -185,8 +229,23 @@ class FileService:
         return bool(missing)
 
 
-async def _unspoken(_: web.Request) -> web.Response:
-    return refusal(RpcError("unimplemented", "directories are not watched here; list them", 501))
+async def _sent(stream: Stream, events: AsyncIterator[dict[str, Any]]) -> None:
+    """Send what happens until the directory is gone. Raises why it is watched no more."""
+    waiting = asyncio.ensure_future(anext(events, None))
+    try:
+        while True:
+            await asyncio.wait({waiting}, timeout=_QUIET_SECONDS)
+            if not waiting.done():
+                # It also tells whether the client is still there.
+                await stream.send({"keepalive": {}})
+                continue
+            event = waiting.result()
+            if event is None:
+                return
+            await stream.send(event)
+            waiting = asyncio.ensure_future(anext(events, None))
+    finally:
+        await stopped(waiting)
 
 
 def _refused(error: PortalError | EngineError) -> web.Response:

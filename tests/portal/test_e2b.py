@@ -50,7 +50,7 @@ async def test_the_sdk_as_it_is(portal: Portal, front: Front, engine: FakeEngine
     mine, other = await key(portal, person, "anna", "fork", "control"), await key(portal, person, "ben", "fork", "control")
     quota = await person.request("PATCH", "/api/v1/users/anna", {"quota": {"workspaces": 3, "memory": None}})
     assert quota.status == 200
-    engine.inside.replies = {"false": ([(1, b"out\n"), (2, b"oh\n")], 3)}
+    engine.inside.replies = {"false": ([(1, b"out\n"), (2, b"oh\n")], 3), "/home/user/watched": ([(1, b"S.\0Cone\0Ws"), (1, b"ub/one\0R.\0")], 0)}
     engine.inside.says = [(1, b"hello\n")]
     url = f"https://127.0.0.1:{front.port}/e2b"
     said = await client.run("e2b", SCRIPT, other, E2B_API_URL=url, E2B_SANDBOX_URL=url, E2B_API_KEY=mine, SSL_CERT_FILE=str(portal.places.ca_certificate))

@@ -119,6 +119,17 @@ assert left.commands.run("stat -c '%U %s' new/one.bin").stdout == "user 1024000\
 left.files.rename("/home/user/new/one.bin", "/home/user/new/two.bin")
 assert [entry.name for entry in left.files.list("/home/user/new")] == ["two.bin"]
 
+# A directory is watched, by asking or by being told, with all below it.
+left.files.make_dir("/home/user/watched/sub")
+watcher = left.files.watch_dir("/home/user/watched", recursive=True)
+left.commands.run("echo a >watched/sub/new; mv watched/sub/new watched/moved; rm watched/moved")
+events = []
+eventually("the events came", lambda: events.extend(watcher.get_new_events()) or any((event.name, event.type.value) == ("moved", "remove") for event in events))
+assert [(event.name, event.type.value) for event in events] == [
+    ("sub/new", "create"), ("sub/new", "write"), ("sub/new", "rename"), ("moved", "create"), ("moved", "remove"),
+], events
+watcher.stop()
+
 # It stands still and goes on with all it has.
 left.pause()
 assert not left.is_running()
@@ -158,6 +169,16 @@ async def asynchronous():
     assert (await cat.wait()).stdout == "in this order\n"
     await branches[0].files.write("/home/user/made", b"\x00\xff")
     assert await branches[0].files.exists("/home/user/made") and not await branches[1].files.exists("/home/user/made")
+    told, ended = [], asyncio.Event()
+    watch = await branches[0].files.watch_dir("/home/user", lambda event: told.append((event.name, event.type.value)), on_exit=lambda error: ended.set())
+    await branches[0].files.write("/home/user/seen", "x")
+    for _ in range(300):
+        if any(name == "seen" for name, _ in told):
+            break
+        await asyncio.sleep(0.1)
+    assert any(name == "seen" for name, _ in told), told
+    await watch.stop()
+    await asyncio.wait_for(ended.wait(), 10)
     assert [await one.kill() for one in branches] == [True, True]
     assert not await branches[0].is_running()
 

@@ -4,7 +4,7 @@ import os
 import sys
 
 from e2b import Sandbox
-from e2b.exceptions import AuthenticationException, FileNotFoundException, NotFoundException, RateLimitException, SandboxException
+from e2b.exceptions import AuthenticationException, FileNotFoundException, InvalidArgumentException, NotFoundException, RateLimitException, SandboxException
 from e2b.sandbox.commands.command_handle import CommandExitException
 
 made = Sandbox.create("webtop-xfce", timeout=120, metadata={"run": "7"}, envs={"A": "b"}, idempotency_key="key-1")
@@ -68,6 +68,24 @@ assert not first.files.exists("/home/user/a")
 try:
     first.files.read("/home/user/a")
     raise SystemExit("it was removed")
+except FileNotFoundException:
+    pass
+
+first.files.make_dir("/home/user/watched")
+watcher = first.files.watch_dir("/home/user/watched", recursive=True)
+events = []
+while len(events) < 3:
+    events += watcher.get_new_events()
+assert [(event.name, event.type.value) for event in events] == [("one", "create"), ("sub/one", "write"), (".", "remove")], events
+watcher.stop()
+try:
+    first.files.watch_dir("/home/user/b")
+    raise SystemExit("it is a file")
+except InvalidArgumentException as error:
+    assert "is not a directory" in str(error), error
+try:
+    first.files.watch_dir("/home/user/nothing")
+    raise SystemExit("it is not there")
 except FileNotFoundException:
     pass
 
