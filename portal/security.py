@@ -19,6 +19,8 @@ KEY_HEADER = "X-TClone-Key"
 SESSIONS = web.AppKey("sessions", Sessions)
 # What was wrong, for the page that a person gets instead of JSON.
 MESSAGE = web.ResponseKey("message", str)
+# What nginx notes of it; nobody gets it.
+_CLIENT_GONE = 499
 _SAFE = {"GET", "HEAD", "OPTIONS"}
 _LONGEST_SECRET = 128
 
@@ -105,7 +107,8 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return web.json_response(error_body(code, answer.reason or "refused"), status=answer.status, headers=headers)
     except Exception as error:  # noqa: BLE001 - a defect must be told to the caller and logged
         if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
-            raise  # no defect: the client has gone in the midst of its answer, which aiohttp sees, too
+            # No defect: the client has gone in the midst of its answer. Raised, it would be in aiohttp's log, with a traceback.
+            return web.Response(status=_CLIENT_GONE)
         log.exception("%s %s failed", request.method, request.path)
         return web.json_response(error_body("internal", "the portal failed; its log has more"), status=500)
 

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from portal.e2b import processes
+from portal.e2b import processes, watches
 from portal.e2b.desktop import _planned
 
 from tests import client
@@ -93,11 +93,13 @@ async def test_a_person_takes_it_out_of_its_hands(portal: Portal, engine: FakeEn
 
 
 @asynccontextmanager
-async def calling(agent: Client, shown: dict[str, str | None], method: str, message: dict[str, Any]) -> AsyncIterator[aiohttp.StreamReader]:
+async def calling(
+    agent: Client, shown: dict[str, str | None], method: str, message: dict[str, Any], service: str = "process.Process"
+) -> AsyncIterator[aiohttp.StreamReader]:
     """A call whose answer is a stream."""
     data = json.dumps(message).encode()
     headers = agent.headers(**shown, **{"Content-Type": "application/connect+json"})
-    async with agent._session.post(f"http://control/e2b/process.Process/{method}", data=struct.pack(">BI", 0, len(data)) + data, headers=headers) as answer:
+    async with agent._session.post(f"http://control/e2b/{service}/{method}", data=struct.pack(">BI", 0, len(data)) + data, headers=headers) as answer:
         assert answer.status == 200, await answer.text()
         yield answer.content
 
@@ -130,6 +132,40 @@ async def test_the_end_of_a_token_ends_what_it_listens_to(portal: Portal, engine
                 assert await stream.read() == b""
 
 
+async def test_watchers_are_bounded_and_end_with_what_they_are_for(portal: Portal, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches, "MOST_WATCHERS", 2)
+    monkeypatch.setattr(watches, "MOST_EVENTS", 3)
+    engine.add()
+    person = await portal.login()
+    agent = await program(portal, person, "fork", "control")
+    shown = await sandbox(agent)
+    engine.inside.says, engine.inside.exits = [(1, b"S.\0" + b"Wx\0" * 5)], None
+
+    async def asked(method: str, message: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        answer = await agent.request("POST", f"/e2b/filesystem.Filesystem/{method}", message, headers=shown)
+        return answer.status, await answer.json()
+
+    _, first = await asked("CreateWatcher", {"path": "/home/user"})
+    async with calling(agent, shown, "WatchDir", {"path": "/home/user"}, "filesystem.Filesystem") as content:
+        assert await next_of(content) == {"start": {}}
+        for _ in range(5):
+            assert await next_of(content) == {"filesystem": {"name": "x", "type": "EVENT_TYPE_WRITE"}}
+        # The first one has more events than are kept: those come, then why there are no more, and it has ended.
+        status, events = await asked("GetWatcherEvents", first)
+        assert status == 200 and len(events["events"]) == 3
+        status, refused = await asked("GetWatcherEvents", first)
+        assert status == 429 and "more than 3 events" in refused["message"]
+        assert (await asked("GetWatcherEvents", first))[0] == 404 == (await asked("RemoveWatcher", first))[0]
+        engine.inside.says = [(1, b"S.\0")]
+        _, second = await asked("CreateWatcher", {"path": "/home/user"})
+        status, refused = await asked("CreateWatcher", {"path": "/home/user"})
+        assert status == 429 and "2 directories of ws-1 are watched" in refused["message"]
+        token = (await (await person.request("GET", "/api/v1/tokens")).json())[0]["id"]
+        assert (await person.request("DELETE", f"/api/v1/tokens/{token}")).status == 204
+        assert (await next_of(content))["error"]["code"] == "unauthenticated"
+    assert (await asked("GetWatcherEvents", second))[0] == 401
+
+
 async def test_a_client_that_leaves_is_no_defect(portal: Portal, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(processes, "_QUIET_SECONDS", 0.05)
     engine.add()
@@ -139,7 +175,7 @@ async def test_a_client_that_leaves_is_no_defect(portal: Portal, engine: FakeEng
         assert "start" in (await next_of(content))["event"]
     # It would be told that the command is still there, ten times over.
     await asyncio.sleep(0.5)
-    assert [record.message for record in caplog.records if record.name.startswith("portal") and record.levelname == "ERROR"] == []
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_input_comes_in_its_order_and_each_piece_is_let_in_by_itself(portal: Portal, engine: FakeEngine) -> None:
