@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import WSCloseCode, web
 
 from engine import __version__, doctor, findings, logs, readiness
-from engine.answers import ended_lines, say_server
+from engine.answers import ended_lines, left_alone, say_server
 from engine.api_changes import ChangeRoutes
 from engine.api_desktop import DesktopRoutes
 from engine.api_exec import serve_exec
@@ -79,7 +79,9 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return web.json_response({"error": {"code": code, "message": message}}, status=answer.status)
     except asyncio.CancelledError:
         raise
-    except Exception:  # noqa: BLE001 - a defect must be told to the caller and logged, and must not end the engine
+    except Exception as failure:  # noqa: BLE001 - a defect must be told to the caller and logged, and must not end the engine
+        if (answer_to_nobody := left_alone(request, failure)) is not None:
+            return answer_to_nobody
         log.exception("%s %s failed", request.method, request.path)
         error = Internal(f"{request.method} {request.path} failed; the engine's log has more")
         return web.json_response(error_body(error), status=500)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import hdrs, web
 
+from engine.answers import left_alone
 from engine.errors import EngineError
 from portal import hosts
 from portal.errors import CrossSite, LoginNeeded, PortalError, WrongType, error_body
@@ -19,8 +20,6 @@ KEY_HEADER = "X-TClone-Key"
 SESSIONS = web.AppKey("sessions", Sessions)
 # What was wrong, for the page that a person gets instead of JSON.
 MESSAGE = web.ResponseKey("message", str)
-# What nginx notes of it; nobody gets it.
-_CLIENT_GONE = 499
 _SAFE = {"GET", "HEAD", "OPTIONS"}
 _LONGEST_SECRET = 128
 
@@ -106,9 +105,8 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         headers = {name: value for name, value in answer.headers.items() if name == hdrs.ALLOW}
         return web.json_response(error_body(code, answer.reason or "refused"), status=answer.status, headers=headers)
     except Exception as error:  # noqa: BLE001 - a defect must be told to the caller and logged
-        if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
-            # No defect: the client has gone in the midst of its answer. Raised, it would be in aiohttp's log, with a traceback.
-            return web.Response(status=_CLIENT_GONE)
+        if (answer_to_nobody := left_alone(request, error)) is not None:
+            return answer_to_nobody
         log.exception("%s %s failed", request.method, request.path)
         return web.json_response(error_body("internal", "the portal failed; its log has more"), status=500)
 
