@@ -7,7 +7,6 @@ it was made: so a borrowed keycode keeps its symbol until the program with the f
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Awaitable, Callable
 
 from engine.desktop import keysyms
@@ -17,16 +16,10 @@ from engine.desktop.keymap import Keymap, KeymapReader, Place, State
 from engine.x11 import XError
 
 PRESS, RELEASE, BUTTON_PRESS, BUTTON_RELEASE, MOTION = 2, 3, 4, 5, 6
-_CHANGE_MAPPING = 100
 # Keystrokes sent at once; between such groups the pace is kept and a stop is noticed.
 _GROUP = 8
 
 Pause = Callable[[float], Awaitable[None]]
-
-
-def mapping(keycode: int, keysym: int) -> bytes:
-    """The request that puts one symbol on a keycode, shifted or not; 0 takes it off."""
-    return struct.pack("<BBHBBHII", _CHANGE_MAPPING, 1, 4, keycode, 2, 0, keysym, keysym)
 
 
 class Keyboard:
@@ -79,8 +72,7 @@ class Keyboard:
         """Take borrowed symbols off their keycodes again, once everything typed by them has been read."""
         if self._borrowed:
             await self._caught_up()
-            await self._x.send(*(mapping(code, 0) for code in self._held.borrowed))
-            await self._x.settled()
+            await self._put(dict.fromkeys(self._held.borrowed, 0))
             self._held.borrowed.clear()
             self._borrowed.clear()
 
@@ -144,14 +136,22 @@ class Keyboard:
         """Keycodes for the first of `wanted` and as many of the others as there is room for."""
         free = [code for code in where.spare if code not in self._held.borrowed]
         missing = [keysym for keysym in wanted if keysym not in self._borrowed]
+        back: set[int] = set()
         if wanted[0] in missing and not free:
-            await self.give_back()
+            # What was typed by them has to be read first. Then most change from one symbol to the next, without being given back between.
+            await self._caught_up()
+            back = set(self._held.borrowed)
+            self._borrowed.clear()
             free, missing = list(where.spare), wanted
         if wanted[0] in missing and not free:
             raise XError("the keyboard has no keycode to spare for a symbol that its layout has not")
         given = dict(zip(missing, free, strict=False))
         self._held.borrowed.update(given.values())
+        await self._put(dict.fromkeys(back, 0) | {code: keysym for keysym, code in given.items()})
+        self._held.borrowed -= back - set(given.values())
         self._borrowed.update(given)
-        await self._x.send(*(mapping(code, keysym) for keysym, code in given.items()))
-        await self._x.settled()
         return self._borrowed
+
+    async def _put(self, symbols: dict[int, int]) -> None:
+        await (await self._asker()).put(symbols)
+        await self._x.settled()

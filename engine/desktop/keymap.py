@@ -15,9 +15,12 @@ from engine.x11 import XError
 
 SHIFT, LOCK = 1 << 0, 1 << 1
 _XKB = "XKEYBOARD"
-_USE, _GET_STATE, _LATCH_LOCK, _GET_MAP = 0, 4, 5, 8
+_USE, _GET_STATE, _LATCH_LOCK, _GET_MAP, _SET_MAP = 0, 4, 5, 8, 9
+_GRAB_SERVER, _UNGRAB_SERVER = struct.pack("<BBH", 36, 0, 1), struct.pack("<BBH", 37, 0, 1)
 _GET_MODIFIERS, _CORE_KEYBOARD = 119, 0x100
-_TYPES_AND_SYMBOLS = 1 << 0 | 1 << 1
+_TYPES, _SYMBOLS = 1 << 0, 1 << 1
+# The most that a request can have, and what tells of a key before its symbols.
+_MOST_WORDS, _KEY_BYTES = 0xFFFF, 8
 _ALL_MODIFIERS = 0xFF
 # What a key does in a layout that it has no symbols for: clamp to its last one, or redirect to a certain one; else they wrap around.
 _CLAMP, _REDIRECT = 0x40, 0x80
@@ -125,9 +128,8 @@ class KeymapReader:
     async def keymap(self, state: State) -> Keymap:
         """The keyboard while `state` holds. Caps Lock does not count: no shortcut is another one by it. Raises XError."""
         first, last = self._x.screen.keycodes
-        request = struct.pack("<BBHHHH18x", self._extension, _GET_MAP, 7, _CORE_KEYBOARD, _TYPES_AND_SYMBOLS, 0)
         try:
-            types, keys = _map_of(await self._x.ask(request))
+            types, keys = _map_of(await self._told(_TYPES | _SYMBOLS))
         except (struct.error, IndexError):
             raise XError("the X server's keyboard mapping is cut off") from None
         reply = await self._x.ask(struct.pack("<BBH", _GET_MODIFIERS, 0, 1))
@@ -143,6 +145,60 @@ class KeymapReader:
             elif code not in used:
                 made.spare.append(code)
         return made
+
+    async def put(self, symbols: dict[int, int]) -> None:
+        """Put one symbol on each of these keycodes, with Shift or without; 0 takes it off. Raises XError.
+
+        All by one change, since at each of them every program reads the whole keyboard again. Such a change is of all keys from the first to the
+        last, so the server serves nobody else from the look at them to the change: what another program did between would be undone.
+        """
+        if not symbols:
+            return
+        low, high = min(symbols), max(symbols)
+        await self._x.send(_GRAB_SERVER)
+        try:
+            keys = _descriptions(await self._told(_SYMBOLS))
+            if not all(code in keys for code in range(low, high + 1)):
+                raise XError("the X server's keyboard mapping has not all of its keycodes")
+            keys |= {code: _one_symbol(keysym) for code, keysym in symbols.items()}
+            await self._x.send(self._change([keys[code] for code in range(low, high + 1)], low))
+        finally:
+            await self._x.send(_UNGRAB_SERVER)
+
+    async def _told(self, parts: int) -> bytes:
+        """The server's answer about these parts of the whole keyboard."""
+        return await self._x.ask(struct.pack("<BBHHHH18x", self._extension, _GET_MAP, 7, _CORE_KEYBOARD, parts, 0))
+
+    def _change(self, keys: list[bytes], low: int) -> bytes:
+        """The request that makes `keys` those from keycode `low` on."""
+        content = b"".join(keys)
+        words = 9 + len(content) // 4
+        if words > _MOST_WORDS:
+            raise XError("the X server's keyboard mapping is too long to be changed")
+        first, last = self._x.screen.keycodes
+        symbols = (len(content) - _KEY_BYTES * len(keys)) // 4
+        return struct.pack("<BBHHHHBBBBBBH18x", self._extension, _SET_MAP, words, _CORE_KEYBOARD, _SYMBOLS, 0, first, last, 0, 0, low, len(keys), symbols) + content
+
+
+def _one_symbol(keysym: int) -> bytes:
+    """A key that makes `keysym` whatever is down beside it, as the protocol has it; of 0, one that makes nothing."""
+    return struct.pack("<4sBBHI", bytes(4), 1, 1, 1, keysym) if keysym else bytes(_KEY_BYTES)
+
+
+def _descriptions(reply: bytes) -> dict[int, bytes]:
+    """Each key of a server's answer that tells only symbols, as it is told. Raises XError for one that is cut off."""
+    first, _, count = struct.unpack_from("<BHB", reply, 17)
+    at, found = 40, {}
+    for code in range(first, first + count):
+        if at + _KEY_BYTES > len(reply):
+            raise XError("the X server's keyboard mapping is cut off")
+        (number,) = struct.unpack_from("<H", reply, at + 6)
+        end = at + _KEY_BYTES + 4 * number
+        found[code] = reply[at:end]
+        at = end
+    if at > len(reply):
+        raise XError("the X server's keyboard mapping is cut off")
+    return found
 
 
 def _enter(places: dict[int, Place], code: int, key: _Key, types: list[_Type], state: State) -> None:

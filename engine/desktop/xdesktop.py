@@ -11,7 +11,8 @@ from engine.desktop import windows
 from engine.desktop.connection import Connection, connected
 from engine.desktop.held import Held
 from engine.desktop.interface import Desktop, Window
-from engine.desktop.keyboard import BUTTON_PRESS, BUTTON_RELEASE, MOTION, RELEASE, Keyboard, mapping
+from engine.desktop.keyboard import BUTTON_PRESS, BUTTON_RELEASE, MOTION, RELEASE, Keyboard
+from engine.desktop.keymap import KeymapReader
 
 _CHANGE_WINDOW, _FAKE_INPUT, _GET_GEOMETRY, _QUERY_POINTER, _QUERY_KEYMAP = 2, 2, 14, 38, 44
 # What a change of the root window's size is told by; one that a program made up has the highest bit of its kind set.
@@ -95,7 +96,8 @@ class XDesktop(Desktop):
     async def let_go(self, keys: list[int], buttons: list[int], borrowed: set[int]) -> None:
         await self._x.send(*(self._fake(RELEASE, code) for code in reversed(keys)))
         await self._x.send(*(self._fake(BUTTON_RELEASE, number) for number in reversed(buttons)))
-        await self._x.send(*(mapping(code, 0) for code in borrowed))
+        if borrowed:
+            await (await KeymapReader.opened(self._x)).put(dict.fromkeys(borrowed, 0))
         await self._x.settled()
 
     async def let_go_of_all(self) -> None:

@@ -14,6 +14,7 @@ from engine.client import EngineClient
 
 GUEST = Path(__file__).parent / "guest"
 PATIENCE = 60.0
+_EDITOR = "text - Mousepad"
 _numbers = itertools.count(1)
 
 
@@ -59,10 +60,18 @@ class Desk:
 
     async def editor(self) -> None:
         """An editor with an empty file and the keyboard."""
+        end = "pkill -9 mousepad; while pgrep mousepad; do sleep 0.05; done >/dev/null"
+        if await self.listed(_EDITOR):
+            await self.shell(end)
+            # The window manager lists it a little longer, and the next one may even get its number.
+            await eventually("the last editor's window is gone", self._no_editor)
         # What it kept of texts that were not saved it would ask about.
-        await self.shell("pkill -9 mousepad; while pgrep mousepad; do sleep 0.05; done >/dev/null; rm -rf .local/share/Mousepad; : >text; setsid -f mousepad text >/dev/null 2>&1")
-        window = await self.window("text - Mousepad")
+        await self.shell(f"{end}; rm -rf .local/share/Mousepad; : >text; setsid -f mousepad text >/dev/null 2>&1")
+        window = await self.window(_EDITOR)
         await self.act({"action": "click", "x": window["x"] + 200, "y": window["y"] + 200})
+
+    async def _no_editor(self) -> bool:
+        return await self.listed(_EDITOR) is None
 
     async def saved(self) -> str:
         """What the editor holds."""

@@ -38,6 +38,11 @@ async def lock(desk: Desk, modifiers: int, group: int = 0) -> None:
     await desk.shell(f"python3 - {modifiers} {group}", stdin=(GUEST / "locked.py").read_bytes())
 
 
+async def changes(desk: Desk) -> int:
+    """How often the keyboard's symbols have changed before the watcher's eyes."""
+    return int(await desk.shell("grep -c 'request MappingKeyboard' events; true"))
+
+
 async def mapping(desk: Desk) -> str:
     return await desk.shell("xkbcomp :1 - 2>/dev/null | grep -v '^//'")
 
@@ -61,6 +66,18 @@ async def test_text_in_layouts_that_are_unlike(desk: Desk, layout: str, count: i
         await desk.act({"action": "type", "text": text[begin : begin + 2500], "delay_ms": delay})
     assert await desk.saved() == text
     assert await mapping(desk) == before, "what was borrowed was given back"
+
+
+# More than there are keycodes to spare, and fewer.
+@pytest.mark.parametrize(("text", "most"), [("жЖΩשס日한かนนम", 2), ("".join(chr(0x4E00 + number) for number in range(60)), 5)])
+async def test_the_keyboard_changes_as_seldom_as_can_be(desk: Desk, text: str, most: int) -> None:
+    """At each change every program of the desktop reads the keyboard anew: one for all symbols that fit, and one that gives them back."""
+    await desk.watch()
+    before = await mapping(desk)
+    await desk.act({"action": "type", "text": text})
+    assert await mapping(desk) == before
+    told = await desk.events()
+    assert 2 <= await changes(desk) <= most, told
 
 
 @pytest.mark.parametrize("group", [0, 1, 2, 3])

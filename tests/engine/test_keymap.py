@@ -25,6 +25,10 @@ class Server:
         self.screen = Screen(1, 640, 480, (8, last))
         self.types = [ONE, TWO, LETTERS, KEYPAD]
         self.keys = keys
+        self.sent: list[bytes] = []
+
+    async def send(self, *requests: bytes) -> None:
+        self.sent += requests
 
     async def extension(self, _: str) -> int:
         return 135
@@ -33,11 +37,14 @@ class Server:
         if request[0] == 119:
             rows = [[SHIFT_CODE, 0], [66, 0], [CONTROL_CODE, 0], [64, 0], [77, 0], [0, 0], [0, 0], [0, 0]]
             return struct.pack("<BBHI24x", 1, 2, 0, 4) + bytes(code for row in rows for code in row)
-        return self.told() if request[1] == 8 else struct.pack("<BB30x", 1, 1)
+        if request[1] != 8:
+            return struct.pack("<BB30x", 1, 1)
+        return self.told() if struct.unpack_from("<H", request, 6)[0] & 1 else self.told(types=[])
 
-    def told(self) -> bytes:
+    def told(self, types: list[tuple[int, dict[int, int]]] | None = None) -> bytes:
         parts = b""
-        for mask, levels in self.types:
+        types = self.types if types is None else types
+        for mask, levels in types:
             parts += struct.pack("<BBHBBBx", mask, mask, 0, 1 + max(levels.values(), default=0), len(levels), 0)
             parts += b"".join(struct.pack("<BBBBH2x", 1, modifiers, level, modifiers, 0) for modifiers, level in levels.items())
         first, last = self.screen.keycodes
@@ -45,7 +52,7 @@ class Server:
             kinds, groups, symbols = self.keys.get(code, ((), 0, []))
             width = len(symbols) // (groups & 15) if symbols else 0
             parts += struct.pack("<4sBBH", bytes(kinds), groups, width, len(symbols)) + struct.pack(f"<{len(symbols)}I", *symbols)
-        count = len(self.types)
+        count = len(types)
         head = struct.pack("<BBHI2xBBHBBBBHB", 1, 0, 0, 2 + len(parts) // 4, first, last, 3, 0, count, count, first, 0, last - first + 1)
         return head.ljust(40, b"\0") + parts
 
@@ -104,6 +111,48 @@ async def test_a_modifier_without_its_symbol_is_found_by_what_it_does() -> None:
     assert where.place_of(SHIFT_L) == (SHIFT_CODE, False) == (where.shift, False)
     assert where.place_of(0xFFE9) == (64, False)
     assert where.place_of(0xFFEB) is None
+
+
+async def test_symbols_are_put_by_one_change_that_leaves_the_keys_between_as_they_are() -> None:
+    server = Server(KEYS)
+    reader = await KeymapReader.opened(server)  # type: ignore[arg-type]
+    await reader.put({9: ZHE, 25: DEAD_ACUTE, 11: 0})
+    grab, change, ungrab = server.sent
+    # Nobody else is served between the look and the change.
+    assert (grab[0], ungrab[0]) == (36, 37)
+    put = server.keys | {9: ((0, 0, 0, 0), 1, [ZHE]), 25: ((0, 0, 0, 0), 1, [DEAD_ACUTE])}
+    keys = Server(put, last=25).told(types=[])[40:]
+    # Of all keys from 9 to 25: the one before is not changed.
+    assert change[36:] == keys[8:]
+    assert struct.unpack("<BBHHHHBBBBBBH", change[:18]) == (135, 9, len(change) // 4, 0x100, 2, 0, 8, 60, 0, 0, 9, 17, 1 + 2 + 4 + 1)
+    server.sent.clear()
+    await reader.put({})
+    assert server.sent == []
+
+
+async def test_what_a_hostile_server_tells_before_a_change_is_refused_and_others_are_served_again() -> None:
+    server = Server(KEYS)
+    whole, chance = server.told(types=[]), random.Random(1)
+    reader = await KeymapReader.opened(server)  # type: ignore[arg-type]
+    for length in range(32, len(whole), 3):
+        server.told = lambda types=None, length=length: whole[:length]  # type: ignore[method-assign]
+        server.sent.clear()
+        with pytest.raises(XError):
+            await reader.put({9: ZHE, 60: 0})
+        assert [request[0] for request in server.sent] == [36, 37]
+    for _ in range(3000):
+        broken = bytearray(whole)
+        for _ in range(chance.randrange(1, 6)):
+            broken[chance.randrange(14, len(broken))] = chance.randrange(256)
+        server.told = lambda types=None, broken=bytes(broken): broken  # type: ignore[method-assign]
+        server.sent.clear()
+        try:
+            await reader.put({9: ZHE, 60: 0})
+        except XError:
+            assert [request[0] for request in server.sent] == [36, 37]
+            continue
+        change = server.sent[1]
+        assert len(change) == 4 * struct.unpack_from("<H", change, 2)[0] <= len(whole) + 40
 
 
 async def test_what_a_hostile_server_tells_is_refused() -> None:
