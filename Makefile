@@ -26,7 +26,7 @@ up: setup
 down:
 	$(TCLONE) down
 
-setup: packages venv native web link
+setup: packages venv bytecode native web link
 
 packages:
 	@scripts/setup packages
@@ -41,6 +41,9 @@ $(VENV)/.stamp: requirements.lock pyproject.toml scripts/setup | packages
 $(VENV)/.stamp-test: $(VENV)/.stamp requirements-test.lock | packages-test
 	@scripts/setup venv-test
 	@touch $@
+
+bytecode: venv
+	@scripts/setup bytecode
 
 # Its own makefile knows what is out of date.
 native: packages
@@ -63,7 +66,7 @@ clients: packages
 rivals: packages
 	@scripts/setup rivals
 
-test-setup: packages-test venv-test native web judges clients rivals
+test-setup: packages-test venv-test bytecode native web judges clients rivals
 
 test: test-setup
 	TCLONE_CACHE=$(TCLONE_TEST_CACHE) $(PYTHON) scripts/suite.py $(TESTS) -- $(PYTEST_ARGS)
@@ -86,4 +89,4 @@ clean:
 	[ ! -f native/Makefile ] || $(MAKE) --no-print-directory -C native clean
 	find engine portal tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help up down setup packages packages-test venv venv-test native web link judges clients rivals test-setup test bench bench-stream bench-agents soak clean
+.PHONY: help up down setup packages packages-test venv venv-test bytecode native web link judges clients rivals test-setup test bench bench-stream bench-agents soak clean

@@ -28,17 +28,21 @@ _LINE_BYTES = 1 << 16
 
 # Proxies and certificates as the host is set up; nothing else of the engine's environment reaches a build.
 _INHERITED = (
-    "PATH", "http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY",
+    "http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY",
     "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "PIP_CERT", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS",
     "PIP_CONFIG_FILE", "PIP_TRUSTED_HOST", "HOME",
 )  # fmt: skip
 
 
+# Debian's own programs come before whatever the engine's user has: mmdebstrap calls `python3` for each package, and one of pyenv's takes six times as long.
+_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+
+
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of a build command."""
     kept = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    kept.setdefault("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-    return {**kept, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", **(extra or {})}
+    path = ":".join([_PATH, os.environ.get("PATH", "/usr/local/sbin:/usr/local/bin")])
+    return {**kept, "PATH": path, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", **(extra or {})}
 
 
 async def run_confined(

@@ -60,9 +60,14 @@ def total(statuses: list[int]) -> int:
     return _PASSED if _PASSED in statuses else _NOTHING_FOUND
 
 
+def _environment() -> dict[str, str]:
+    """That of the tests. Python keeps what it compiles in it, whatever is set: they start some thousand processes, each of which would compile anew."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def _ended(words: list[str]) -> int:
     """The exit status of a program that SIGTERM for this process interrupts."""
-    with subprocess.Popen(words, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler)) as process:
+    with subprocess.Popen(words, env=_environment(), preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler)) as process:
         signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGINT))
         try:
             return process.wait()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.client import EngineClient
-from engine.desktop.actions import MOST_TEXT
+from engine.desktop.keysyms import MOST_TEXT
 from engine.errors import BadRequest, Internal, from_wire
 
 _KINDS = {".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp"}

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import pydantic
 
 from engine.desktop import keysyms
+from engine.desktop.keysyms import MOST_TEXT
 
-MOST_TEXT = 10_000
 MOST_ACTIONS = 64
 MOST_SECONDS = 100.0
 MOST_CLIPBOARD = 1 << 20

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+# The characters that one action types at most.
+MOST_TEXT = 10_000
 _UNICODE = 0x01000000
 # Between two keys; not the plus of `U+20AC`.
 _PLUS = re.compile(r"(?<!^[uU])(?<!\+[uU])\+|(?<=[uU])\+(?![0-9a-fA-F]{4,6}(?:\+|$))")

@@ -43,8 +43,12 @@ class Tclone:
         return [sys.executable, "-m", "engine.cli.main", *words]
 
     async def __call__(self, *words: str, stdin: bytes | None = b"", timeout: float = 30) -> Done:
+        return await self.run(self.argv(*words), stdin, timeout)
+
+    async def run(self, argv: list[str], stdin: bytes | None = b"", timeout: float = 30) -> Done:
+        """Another program in the same environment."""
         process = await asyncio.create_subprocess_exec(
-            *self.argv(*words),
+            *argv,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -55,7 +59,7 @@ class Tclone:
         except TimeoutError:
             process.kill()
             out, err = await process.communicate()
-            pytest.fail(f"tclone {' '.join(words)} did not end within {timeout} s; stdout {out!r}, stderr {err!r}")
+            pytest.fail(f"{' '.join(argv)} did not end within {timeout} s; stdout {out!r}, stderr {err!r}")
         assert process.returncode is not None
         return Done(process.returncode, out.decode(), err.decode())
 

@@ -90,3 +90,8 @@ def test_what_stays_together_and_what_comes_first() -> None:
     assert unit("tests/portal/test_login.py::test_a[x::y]") == "tests/portal/test_login.py"
     names = ["tests/portal/test_login.py::a", "tests/e2e/test_story.py::b", "tests/engine/test_fork.py::c"]
     assert sorted(names, key=rank) == [names[1], names[2], names[0]]
+
+
+def test_python_keeps_what_it_compiles_whatever_is_set(suite: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert suite._environment() == {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ class Fleet:
         self.directory = directory
         self.reports: list[str] = []
         self.phases: list[str] = []
+        self.running: list[Supervisor] = []
 
     def service(self, name: str, then: str = "time.sleep(60)", seconds: float = 10, first: str = "") -> Service:
         ready = self.directory / name
@@ -41,12 +43,13 @@ def stop(*_):
     with open({str(self.directory / "order")!r}, "a") as file: file.write("stop {name}\\n")
     sys.exit(0)
 signal.signal(signal.SIGTERM, stop)
-pathlib.Path({str(ready)!r}).write_text(str(os.getpid()))
+pathlib.Path({str(ready)!r} + ".new").write_text(str(os.getpid()))
+os.replace({str(ready)!r} + ".new", {str(ready)!r})
 {then}
 """
 
         async def healthy() -> bool:
-            return ready.exists() and bool(ready.read_text())
+            return ready.exists()
 
         log = self.directory / "log" / f"{name}.log"
         return Service(name, [sys.executable, "-c", code], log, healthy, dict(os.environ), seconds)
@@ -58,12 +61,18 @@ pathlib.Path({str(ready)!r}).write_text(str(os.getpid()))
         return (self.directory / "order").read_text().splitlines()
 
     def supervisor(self, *services: Service) -> Supervisor:
-        return Supervisor(list(services), self.reports.append)
+        made = Supervisor(list(services), self.reports.append)
+        self.running.append(made)
+        return made
 
 
 @pytest.fixture
-def fleet(leaks: LeakCounter, tmp_path: Path) -> Fleet:
-    return Fleet(tmp_path)
+async def fleet(leaks: LeakCounter, tmp_path: Path) -> AsyncIterator[Fleet]:
+    """What a test that failed left running is stopped: it would be a leak, and a warning in some later test."""
+    made = Fleet(tmp_path)
+    yield made
+    for running in made.running:
+        await running.stop()
 
 
 async def test_services_start_in_order_and_stop_in_reverse(fleet: Fleet) -> None:

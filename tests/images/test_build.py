@@ -17,6 +17,7 @@ import pytest
 from engine.config import REPO, Config
 from engine.errors import BadRequest, Internal
 from engine.image_build import build
+from engine.image_process import run_confined
 from engine.images import ImageStore
 from tests.images.conftest import leftovers
 
@@ -155,6 +156,16 @@ async def test_failing_and_cancelled_builds_leave_nothing(tiny, progress) -> Non
         await task
     assert await gone(children)
     assert leftovers(tiny) == [] and ImageStore(tiny).list() == []
+
+
+async def test_debians_programs_are_taken_whatever_comes_before_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("python3", "only-here"):
+        (tmp_path / name).write_text("#!/bin/sh\nexit 3\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    lines: list[str] = []
+    await run_confined(["sh", "-c", "command -v python3; command -v only-here"], "looking for programs", lines.append)
+    assert lines == ["/usr/bin/python3", str(tmp_path / "only-here")]
 
 
 async def test_recipe_for_another_machine_is_refused(tiny, progress) -> None:
