@@ -87,7 +87,7 @@ static bool comes_with_loopback(const struct ifaddrmsg *address, const struct nl
     return RTA_PAYLOAD(bytes) == sizeof in6addr_loopback && memcmp(RTA_DATA(bytes), &in6addr_loopback, sizeof in6addr_loopback) == 0;
 }
 
-/* Duplicate address detection would leave an address without use for a second: it was used in the source. */
+/* Duplicate address detection would leave an address without use for a second: it was used in the source. One that is still being checked there is checked anew. */
 static int take_address(struct nlmsghdr *message, void *to, struct error *err)
 {
     (void)err;
@@ -98,7 +98,7 @@ static int take_address(struct nlmsghdr *message, void *to, struct error *err)
         return 0;
     bool told = address->ifa_family == AF_INET6 && flags && RTA_PAYLOAD(flags) == sizeof(uint32_t);
     uint32_t had = told ? *(uint32_t *)RTA_DATA(flags) : 0;
-    if (told)
+    if (told && !(had & IFA_F_TENTATIVE))
         *(uint32_t *)RTA_DATA(flags) |= IFA_F_NODAD;
     keep(to, message, RTM_NEWADDR, MESSAGE_ADDRESS);
     if (told && !(had & (IFA_F_NODAD | IFA_F_TENTATIVE))) {     /* it is in use then, and once more without that flag */

@@ -90,16 +90,21 @@ static void bring_up(const char *name, const char *master)
     carry_out(&request, name);
 }
 
-static void give(const char *name, const char *address, int length)
+static void give_with(const char *name, const char *address, int length, unsigned char flags)
 {
     unsigned char bytes[16];
     int family = strchr(address, ':') ? AF_INET6 : AF_INET;
-    struct ifaddrmsg message = { (unsigned char)family, (unsigned char)length, family == AF_INET6 ? IFA_F_NODAD : 0, 0, if_nametoindex(name) };
+    struct ifaddrmsg message = { (unsigned char)family, (unsigned char)length, flags, 0, if_nametoindex(name) };
     struct request request = begin(RTM_NEWADDR, &message, sizeof message);
     inet_pton(family, address, bytes);
     attribute(&request, IFA_LOCAL, bytes, family == AF_INET6 ? 16 : 4);
     attribute(&request, IFA_ADDRESS, bytes, family == AF_INET6 ? 16 : 4);
     carry_out(&request, address);
+}
+
+static void give(const char *name, const char *address, int length)
+{
+    give_with(name, address, length, strchr(address, ':') ? IFA_F_NODAD : 0);
 }
 
 static void lead(const char *to, int length, const char *through)
@@ -167,6 +172,44 @@ static uint32_t sum_of(int type, size_t head, const int *kinds, int *count)
             ++*count;
         }
     }
+}
+
+/* IFA_F_… of an IPv6 address. */
+static uint32_t flags_of(const char *address)
+{
+    static char buffer[1 << 16];
+    struct { struct nlmsghdr head; struct ifaddrmsg any; } request = { { sizeof request, RTM_GETADDR, NLM_F_REQUEST | NLM_F_DUMP, 0, 0 }, { .ifa_family = AF_INET6 } };
+    unsigned char wanted[16];
+    uint32_t found = 0;
+    inet_pton(AF_INET6, address, wanted);
+    MUST(send(route, &request, sizeof request, 0));
+    for (;;) {
+        int left = (int)MUST(recv(route, buffer, sizeof buffer, 0));
+        for (struct nlmsghdr *message = (void *)buffer; NLMSG_OK(message, (unsigned)left); message = NLMSG_NEXT(message, left)) {
+            if (message->nlmsg_type == NLMSG_DONE || message->nlmsg_type == NLMSG_ERROR)
+                return found;
+            int rest = (int)IFA_PAYLOAD(message);
+            bool same = false;
+            for (struct rtattr *one = IFA_RTA(NLMSG_DATA(message)); RTA_OK(one, rest); one = RTA_NEXT(one, rest)) {
+                if (one->rta_type == IFA_ADDRESS)
+                    same = memcmp(RTA_DATA(one), wanted, sizeof wanted) == 0;
+                if (one->rta_type == IFA_FLAGS && same)
+                    found = *(uint32_t *)RTA_DATA(one);
+            }
+        }
+    }
+}
+
+/* One that was to be looked for on the wire once its interface is up: it still is, and has to stand the same check as in the source. */
+static void check_tentative(const char *address, uint32_t before)
+{
+    CHECK(before == (IFA_F_PERMANENT | IFA_F_TENTATIVE), "flags %x of a new address", before);
+    CHECK(flags_of(address) == before, "flags %x instead of %x of an address not checked yet", flags_of(address), before);
+    bring_up("one", NULL);
+    bring_up("other", NULL);
+    for (int i = 0; i < 400 && flags_of(address) != IFA_F_PERMANENT; i++)
+        fidelity_sleep_ms(50);
+    CHECK(flags_of(address) == IFA_F_PERMANENT, "flags %x of an address that has been checked", flags_of(address));
 }
 
 struct picture { uint32_t links, addresses, routes, rules, neighbours; int counts[5]; };
@@ -275,6 +318,9 @@ int main(void)
     lead("10.7.0.0", 16, "10.1.0.7");
     lead("10.8.0.0", 16, "10.2.0.2");
     add_rule_and_neighbour("br0");
+    make_link("veth", "one", 30, "other", 31, -1);
+    give_with("one", "fd00::77", 64, 0);
+    uint32_t tentative = flags_of("fd00::77");
     int own = receiver("10.9.9.9");
     fidelity_sleep_ms(200);
     struct picture before = picture();
@@ -287,5 +333,6 @@ int main(void)
     expect_one(own, "on the loopback interface");
     send_to("10.2.0.2");
     fidelity_expect_exit(child, 5);
+    check_tentative("fd00::77", tentative);
     fidelity_pass();
 }
