@@ -7,6 +7,7 @@
  */
 #include "tree.h"
 #include "namespace_plan.h"
+#include "parts/parts.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -271,12 +272,13 @@ static int larger(int a, int b)
 }
 
 /*
- * ns_last_pid can only be read inside the namespace; the highest id in use serves. Steps and creators, which take any pid, get theirs above it: so
+ * The id that was given out last (parts/next_pid.c), at least the highest in use. Steps and creators, which take any pid, get theirs above it: so
  * it must cover every id that some node still wants, also those of zombies and of leaders that have ended.
  */
 int tree_last_pid(const struct world *world)
 {
-    int last = 0;
+    const struct process *first = process_by_ns_pid(world, 1);
+    int last = first && first->state ? first->state->last_pid : 0;
     for (int i = 0; i < world->process_count; i++) {
         const struct process *process = world->processes[i];
         last = larger(last, larger(process->ns_pid, larger(process->ns_group, process->ns_session)));

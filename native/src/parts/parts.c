@@ -19,6 +19,7 @@ const struct part *const parts[] = {
     &part_semaphore_undo,
     &part_process,
     &part_keys,
+    &part_next_pid,
     &part_aio,
     &part_switches,
     &part_root,

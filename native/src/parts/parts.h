@@ -74,6 +74,7 @@ struct process_state {
     unsigned core_filter;       /* /proc/PID/coredump_filter */
     uint32_t login;             /* /proc/PID/loginuid, as the host numbers users */
     uint16_t keys;              /* allocated protection keys, without 0 */
+    int last_pid;               /* of the first process: the id given out last; 0 = not known, or too near the end of all */
     siginfo_t *pending;         /* shared by all threads */
     int pending_count;
     struct timespec pending_read;   /* CLOCK_MONOTONIC */
@@ -128,6 +129,6 @@ struct process_state *process_state(struct process *process);
 
 extern const struct part part_name, part_alt_stack, part_signal_actions, part_limits, part_attributes, part_process, part_root, part_place, part_landlock, part_interval_timers,
     part_posix_timers, part_pending_signals, part_credentials, part_after_credentials, part_seccomp, part_semaphore_undo,
-    part_inotify_overflow, part_keys, part_switches, part_aio, part_fanotify_overflow;
+    part_inotify_overflow, part_keys, part_next_pid, part_switches, part_aio, part_fanotify_overflow;
 
 #endif
