@@ -1,4 +1,5 @@
 #include "shared.h"
+#include "device_directory.h"
 #include "files.h"
 #include "huge_pages.h"
 #include "mount_enter.h"
@@ -188,9 +189,9 @@ int shared_bind_maps(struct world *world, struct error *err)
     return 0;
 }
 
-/* ---- /dev/shm ---- */
+/* ---- /dev/shm, and /dev around it ---- */
 
-static int open_shm(const char *format, pid_t pid, struct error *err)
+static int open_directory(const char *format, pid_t pid, struct error *err)
 {
     char path[64];
     snprintf(path, sizeof path, format, pid);
@@ -215,18 +216,23 @@ static bool claim_object(void *context, const struct stat *st, int fd)
     return object;
 }
 
-static int copy_of_shm(void *context, struct error *err)
+/* The source's, without what is mounted in them. */
+struct source_directories { int shm, devices; };
+
+static int copies_of_directories(void *context, struct error *err)
 {
-    (void)context;
-    return mount_copy("/dev/shm", err);
+    struct source_directories *directories = context;
+    directories->shm = mount_copy("/dev/shm", err);
+    directories->devices = directories->shm < 0 ? -1 : mount_copy("/dev", err);
+    return directories->devices < 0 ? -1 : 0;
 }
 
-static int open_source_shm(struct world *world, struct error *err)
+static int open_source(struct world *world, struct source_directories *directories, struct error *err)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/ns/mnt", world->source_pid);
     AUTO_CLOSE int mnt_ns = open(path, O_RDONLY | O_CLOEXEC);
-    return mnt_ns < 0 ? fail_errno(err, "cannot open %s", path) : mount_enter(mnt_ns, copy_of_shm, NULL, err);
+    return mnt_ns < 0 ? fail_errno(err, "cannot open %s", path) : mount_enter(mnt_ns, copies_of_directories, directories, err);
 }
 
 static int configure(int context, unsigned command, const char *key, uint64_t value)
@@ -252,10 +258,9 @@ static int resize_shm(int from, int to, struct error *err)
     return 0;
 }
 
-static int copy_shm(struct world *world, struct branch *branch, struct error *err)
+static int copy_shm(struct world *world, struct branch *branch, int from, struct error *err)
 {
-    AUTO_CLOSE int from = open_source_shm(world, err);
-    AUTO_CLOSE int to = from < 0 ? -1 : open_shm("/proc/%d/root/dev/shm", branch->init, err);
+    AUTO_CLOSE int to = open_directory("/proc/%d/root/dev/shm", branch->init, err);
     if (to < 0)
         return -1;
     if (resize_shm(from, to, err) < 0)
@@ -265,11 +270,30 @@ static int copy_shm(struct world *world, struct branch *branch, struct error *er
     return tree_copy(&copy, err);
 }
 
+static int copy_devices(struct branch *branch, int from, struct error *err)
+{
+    AUTO_CLOSE int to = open_directory("/proc/%d/root/dev", branch->init, err);
+    return to < 0 ? -1 : device_directory_copy(from, to, err);
+}
+
+static int copy_directories(struct world *world, struct branch *branch, struct error *err)
+{
+    struct source_directories from = { -1, -1 };
+    int status = open_source(world, &from, err);
+    if (status == 0)
+        status = copy_devices(branch, from.devices, err);
+    if (status == 0)
+        status = copy_shm(world, branch, from.shm, err);
+    close_fd(&from.shm);
+    close_fd(&from.devices);
+    return status;
+}
+
 /* ---- in a branch ---- */
 
 static int make_unlinked_shm(struct branch *branch, const struct shared_object *object, struct error *err)
 {
-    AUTO_CLOSE int directory = open_shm("/proc/%d/root/dev/shm", branch->init, err);
+    AUTO_CLOSE int directory = open_directory("/proc/%d/root/dev/shm", branch->init, err);
     if (directory < 0)
         return -1;
     const char *name = strrchr(object->name, '/') ? strrchr(object->name, '/') + 1 : object->name;
@@ -351,7 +375,7 @@ int shared_make(struct world *world, struct branch *branch, struct error *err)
     branch->objects = must_alloc((size_t)(all->count + 1) * sizeof *branch->objects);
     for (int i = 0; i < all->count; i++)
         branch->objects[i] = -1;
-    if (copy_shm(world, branch, err) < 0)
+    if (copy_directories(world, branch, err) < 0)
         return -1;
     for (int i = 0; i < all->count; i++) {
         struct shared_object *object = all->list[i];

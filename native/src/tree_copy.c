@@ -106,6 +106,8 @@ static int list_directory(struct walk *walk, int index, int fd, struct error *er
         struct stat st;
         if (strcmp(found->d_name, ".") == 0 || strcmp(found->d_name, "..") == 0)
             continue;
+        if (index == 0 && walk->copy->leave && walk->copy->leave(walk->copy->context, found->d_name))
+            continue;
         if (fstatat(fd, found->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0) {
             status = fail_errno(err, "cannot look at %s in %s", found->d_name, walk->copy->label);
             break;

@@ -1,4 +1,4 @@
-/* A whole directory tree from one tmpfs to another: what a workspace keeps in /dev/shm and in file systems that it mounted itself. */
+/* A whole directory tree from one tmpfs to another: what a workspace keeps in /dev, in /dev/shm and in file systems that it mounted itself. */
 #ifndef TCLONE_TREE_COPY_H
 #define TCLONE_TREE_COPY_H
 
@@ -10,9 +10,11 @@
 
 struct tree_copy {
     const char *label;          /* for messages: where the tree is mounted */
-    int from, to;               /* directories; `to` is empty. Reading leaves times alone if `from` lies on a noatime mount */
+    int from, to;               /* directories; `to` is empty but for what `leave` knows. Reading leaves times alone if `from` lies on a noatime mount */
     /* Called for each regular file: true = the content comes from elsewhere; `fd` (read and write) may be kept by dup. NULL = copy all. */
     bool (*claim)(void *context, const struct stat *st, int fd);
+    /* Called for each entry of the tree's root: true = nothing is done about it. NULL = copy all. */
+    bool (*leave)(void *context, const char *name);
     void *context;
 };
 
