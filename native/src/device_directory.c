@@ -19,20 +19,33 @@
 struct sides {
     int from, to;
     dev_t device;               /* of `to`: what has another one is mounted there */
+    int error;                  /* errno of a look at one of them that failed; 0 = none did */
 };
 
-static bool same_target(const struct sides *sides, const char *name)
+/* Is there an entry of that name? Lack of memory is no answer. */
+static bool look(struct sides *sides, int directory, const char *name, struct stat *st)
+{
+    if (fstatat(directory, name, st, AT_SYMLINK_NOFOLLOW) == 0)
+        return true;
+    if (errno != ENOENT)
+        sides->error = errno;
+    return false;
+}
+
+static bool same_target(struct sides *sides, const char *name)
 {
     char ours[PATH_MAX], theirs[PATH_MAX];
-    ssize_t length = readlinkat(sides->from, name, ours, sizeof ours);
-    return length >= 0 && readlinkat(sides->to, name, theirs, sizeof theirs) == length && memcmp(ours, theirs, (size_t)length) == 0;
+    ssize_t length = readlinkat(sides->from, name, ours, sizeof ours), other = readlinkat(sides->to, name, theirs, sizeof theirs);
+    if (length < 0 || other < 0)
+        sides->error = errno;
+    return length >= 0 && other == length && memcmp(ours, theirs, (size_t)length) == 0;
 }
 
 /* Only nodes and links can be the same without a look at their content. */
-static bool is_same(const struct sides *sides, const char *name, const struct stat *theirs)
+static bool is_same(struct sides *sides, const char *name, const struct stat *theirs)
 {
     struct stat ours;
-    if (fstatat(sides->from, name, &ours, AT_SYMLINK_NOFOLLOW) < 0 || ours.st_mode != theirs->st_mode || ours.st_uid != theirs->st_uid
+    if (!look(sides, sides->from, name, &ours) || ours.st_mode != theirs->st_mode || ours.st_uid != theirs->st_uid
         || ours.st_gid != theirs->st_gid)
         return false;
     if (S_ISCHR(ours.st_mode) || S_ISBLK(ours.st_mode))
@@ -40,7 +53,7 @@ static bool is_same(const struct sides *sides, const char *name, const struct st
     return S_ISLNK(ours.st_mode) && same_target(sides, name);
 }
 
-static int remove_others(const struct sides *sides, struct error *err)
+static int remove_others(struct sides *sides, struct error *err)
 {
     int listing = openat(sides->to, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *directory = listing < 0 ? NULL : fdopendir(listing);
@@ -64,9 +77,9 @@ static int remove_others(const struct sides *sides, struct error *err)
 /* What was not removed is as it should be. */
 static bool is_there(void *context, const char *name)
 {
-    const struct sides *sides = context;
+    struct sides *sides = context;
     struct stat st;
-    return fstatat(sides->to, name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+    return look(sides, sides->to, name, &st) || sides->error;
 }
 
 int device_directory_copy(int from, int to, struct error *err)
@@ -74,9 +87,10 @@ int device_directory_copy(int from, int to, struct error *err)
     struct stat st;
     if (fstat(to, &st) < 0)
         return fail_errno(err, "cannot look at the branch's " LABEL);
-    struct sides sides = { from, to, st.st_dev };
-    if (remove_others(&sides, err) < 0)
-        return -1;
+    struct sides sides = { .from = from, .to = to, .device = st.st_dev };
     struct tree_copy copy = { .label = LABEL, .from = from, .to = to, .leave = is_there, .context = &sides };
-    return tree_copy(&copy, err);
+    if (remove_others(&sides, err) < 0 || tree_copy(&copy, err) < 0)
+        return -1;
+    errno = sides.error;
+    return sides.error ? fail_errno(err, "cannot compare the branch's " LABEL " with the source's") : 0;
 }
