@@ -171,8 +171,12 @@ void mounts_refuse_long(const struct process *process, const char *link, int fd,
 {
     char path[64], target[PATH_MAX + 64], message[384];
     snprintf(path, sizeof path, "/proc/%d/%s", process->pid, link);
-    if (readlink(path, target, sizeof target) >= 0 || errno != ENAMETOOLONG)
+    if (readlink(path, target, sizeof target) >= 0)
         return;
+    if (errno != ENAMETOOLONG) {
+        doubt(ANSWERS(ENOENT, ESRCH, EACCES, EPERM), "cannot tell how long the path of %s's %s is", process_label(process), link);
+        return;
+    }
     snprintf(message, sizeof message, "%s uses a file whose path has more than 4096 bytes (its %s), which cannot be forked; leave the directory or close the file",
              process_label(process), link);
     blockers_add(blockers, process, fd, message);

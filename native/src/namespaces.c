@@ -1,5 +1,6 @@
 /* Who lives in which namespace, and how the nested ones hang together. Where nothing is nested this costs seven readlinks a process. */
 #include "namespaces.h"
+#include "doubt.h"
 #include "files.h"
 #include "namespace_contents.h"
 #include "proc.h"
@@ -92,12 +93,14 @@ static struct namespace *add(struct world *world, enum namespace_kind kind, uint
     return namespace;
 }
 
-/* "net:[4026531840]" -> the number; 0 if the link cannot be read. */
+/* "net:[4026531840]" -> the number; 0 if there is no such link, or no such process any more. */
 static uint64_t inode_of_link(pid_t pid, const char *name)
 {
     char path[64], link[LINK_SIZE];
     snprintf(path, sizeof path, "/proc/%d/ns/%s", pid, name);
     ssize_t length = readlink(path, link, sizeof link - 1);
+    if (length < 0)
+        doubt(ANSWERS(ENOENT, ESRCH, EACCES), "cannot tell in which namespace (%s) pid %d of the host lives", name, pid);
     if (length <= 0)
         return 0;
     link[length] = 0;

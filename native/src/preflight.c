@@ -74,8 +74,9 @@ static void check_descriptor(struct check *check, struct process *process, int f
         if (watcher >= 0)
             settle_watch(watcher);
     }
-    if (!link) {
+    if (!link) {                /* closed meanwhile, refused below for its length, or something else */
         char name[32];
+        doubt_error(&err);
         snprintf(name, sizeof name, "fd/%d", fd);
         mounts_refuse_long(process, name, fd, &check->findings->blockers);
     }
@@ -173,9 +174,14 @@ static void check_executable(struct check *check, const struct process *process)
     struct error err = { 0 };
     snprintf(path, sizeof path, "/proc/%d/exe", process->pid);
     AUTO_CLOSE int fd = open(path, O_PATH | O_CLOEXEC);
-    if (fd < 0 || statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, &st) < 0 || !(st.stx_mask & STATX_MNT_ID))
+    if (fd < 0 || statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, &st) < 0) {
+        doubt(ANSWERS(ENOENT, ESRCH, EACCES), "cannot tell what %s runs", process_label(process));
+        return;
+    }
+    if (!(st.stx_mask & STATX_MNT_ID))
         return;
     AUTO_FREE char *link = proc_link(&err, "%s", path);
+    doubt_error(&err);
     if (mounts_preflight_knows((int)st.stx_mnt_id) || !link || strncmp(link, "/memfd:", 7) == 0)
         return;
     snprintf(message, sizeof message, "%s runs %.128s, a file outside the workspace's root; start it from a file inside", process_label(process),

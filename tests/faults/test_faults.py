@@ -44,8 +44,9 @@ _TOLD = {
     f"restore:1:{errno.ENOMEM}:157": r"pid 1: bounding set",
     f"restore:1:{errno.ENOMEM}:1": "which pid is the next",
 }
-# Questions to the source: whoever cannot answer has not said no. Options of sockets, positions, names (of files, by handles, of sockets).
-_ASKED = {55: (3, 9, 20), _LSEEK: (3, 4), 437: (2, 5), 303: (1, 2), 51: (2,)}
+# Questions to the source: whoever cannot answer has not said no. Options of sockets, positions, names (of files, by handles, of sockets), links of
+# namespaces, of descriptors and directories; and to the branch's /dev (fstatat, in the middle of the look at it).
+_ASKED = {55: (3, 9, 20), _LSEEK: (3, 4), 437: (2, 5), 303: (1, 2), 51: (2,), _READLINK: (3, 30, 90), 262: (280,)}
 
 
 def _report(*options: str) -> dict[str, Any]:
