@@ -77,6 +77,9 @@ class Account:
         account = self._access.users.enabled(session.user)
         if account is not None and account.external:
             raise Conflicting("your password is your identity provider's; change it there")
+        if await self._factors.find(session.user) is not None:
+            # The old password is half of what lets this user in.
+            call.principal.require_fresh()
         await self._passwords.check(session.user, wanted.password, security.address_of(call.request))
         accounts.check_new_password(session.user, wanted.new_password)
         fresh = await self._passwords.hashed(wanted.new_password)

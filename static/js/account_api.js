@@ -6,7 +6,7 @@ import { confirmed } from "./confirm.js";
 const at = (...parts) => `/api/v1/${parts.map(encodeURIComponent).join("/")}`;
 
 export const me = () => request("GET", at("me"));
-export const changePassword = (password, fresh) => request("POST", at("me", "password"), { password, new_password: fresh });
+export const changePassword = (password, fresh) => confirmed(() => request("POST", at("me", "password"), { password, new_password: fresh }));
 
 export const beginFactor = () => confirmed(() => request("POST", at("me", "factor")));
 export const proveFactor = (code) => confirmed(() => request("PUT", at("me", "factor"), { code }));

@@ -183,6 +183,18 @@ async def test_removing_it_takes_who_it_is_again(portal: Portal) -> None:
     assert (await portal.client().login(portal.password)).status == 200
 
 
+async def test_with_one_a_new_password_takes_more_than_the_old_one(portal: Portal) -> None:
+    client = await portal.login()
+    app, _ = await enrolled(portal, client)
+    await make_stale(client, portal)
+    change = {"password": portal.password, "new_password": OWN_PASSWORD}
+    answer = await client.request("POST", "/api/v1/me/password", change)
+    assert (answer.status, (await answer.json())["error"]["code"]) == (403, "confirm")
+    assert (await client.request("POST", "/api/v1/me/confirm", {"password": portal.password, "code": app.code()})).status == 204
+    assert (await client.request("POST", "/api/v1/me/password", change)).status == 204
+    assert (await portal.client().login(OWN_PASSWORD, code=app.code())).status == 200
+
+
 async def test_an_admin_removes_it_for_somebody_who_lost_it(portal: Portal, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     admin = await portal.login()
