@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from markupsafe import Markup, escape
 
 if TYPE_CHECKING:
     from portal.markdown import Document
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
 _PARTS = {"tutorial": "Begin", "how-to": "How to", "explanation": "How it works", "reference": "Reference", "": "Security"}
 _SUFFIX = ".md"
 PREFIX = "/docs/"
+# The portal's address as the guides' commands have it.
+_PRINTED = "https://tclone.localhost:8443"
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,14 @@ class Guides:
 
             self._made[name] = document(guide.path.read_text(), lambda target: self._address(name, target))
         return self._made.get(name)
+
+    def page(self, name: str, origin: str) -> Document | None:
+        """A guide as the portal at `origin` (`https://host:port`) shows it: its commands are for that portal, wherever it listens."""
+        made = self.document(name)
+        if made is None or origin == _PRINTED:
+            return made
+        commands = re.sub(r"<pre.*?</pre>", lambda block: block[0].replace(_PRINTED, str(escape(origin))), made.body, flags=re.DOTALL)
+        return replace(made, body=Markup(commands))
 
     def _address(self, name: str, target: str) -> str | None:
         """Where a link in the guide `name` leads: to another site, a heading, another guide; nowhere where it is a file beside the guides."""

@@ -114,7 +114,7 @@ class Pages:
         return self._shell(request, "docs.html", workspace="", prefix=PREFIX, origin=origin, guides=self._guides.parts(), **self._described)
 
     async def _guide(self, request: web.Request) -> web.Response:
-        guide = self._guides.document(request.match_info["name"])
+        guide = self._guides.page(request.match_info["name"], hosts.portal_origin(request.headers.get(hdrs.HOST, "")))
         if guide is None:
             raise web.HTTPNotFound
         return self._shell(request, "guide.html", workspace="", guide=guide)

@@ -79,6 +79,28 @@ async def _refused_and_copied(page: Page, copy: Locator, wanted: str) -> None:
     assert await page.evaluate("() => navigator.clipboard.readText()") == wanted
 
 
+_LOOKS = """box => {
+  const line = document.createElement("input");
+  box.parentElement.append(line);
+  const looks = [box, line].map((one) => ["backgroundColor", "color", "borderTopColor", "borderTopWidth", "borderTopLeftRadius", "fontFamily"].map((name) => getComputedStyle(one)[name]));
+  line.remove();
+  return looks;
+}"""
+
+
+async def test_the_box_looks_like_other_fields(page: Page) -> None:
+    """In the dark, too, where a browser's own box is grey."""
+    await page.get_by_role("button", name="Clipboard").click()
+    dialog = page.get_by_role("dialog", name="Clipboard")
+    box = dialog.get_by_label("The desktop's clipboard")
+    await expect(box).to_have_value("copied")
+    await dialog.get_by_role("button", name="Copy", exact=True).focus()
+    for scheme in ("light", "dark"):
+        await page.emulate_media(color_scheme=scheme)
+        box_looks, line_looks = await box.evaluate(_LOOKS)
+        assert box_looks == line_looks, scheme
+
+
 async def test_a_refusal_is_told_at_the_box(page: Page, engine: FakeEngine) -> None:
     await page.get_by_role("button", name="Clipboard").click()
     dialog = page.get_by_role("dialog", name="Clipboard")

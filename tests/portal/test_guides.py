@@ -58,6 +58,13 @@ async def test_each_is_listed_and_shown_to_who_is_logged_in(portal: Portal) -> N
     assert answer.status == 200 and answer.content_type == "text/html"
     page = await answer.text()
     assert "<h1>" in page and "/docs/reference/engine-api#files" in Read(page).links
+    # A command that is copied is for the portal that shows it; what is said of the default stays as it is.
+    elsewhere = {"Host": "tclone.localhost:9443"}
+    there = await (await client.request("GET", "/docs/how-to/files", headers=elsewhere)).text()
+    assert "api=https://tclone.localhost:8443/api/v1/workspaces/ws-3\n" in page and "api=https://tclone.localhost:9443/api/v1/workspaces/ws-3\n" in there
+    assert ":8443" not in there
+    said = await (await client.request("GET", "/docs/how-to/expose", headers=elsewhere)).text()
+    assert "<code>https://tclone.localhost:8443/</code>" in said and "proxy_pass https://127.0.0.1:8443" in said
     for nothing in ("/docs/", "/docs/nowhere", "/docs/how-to", "/docs/how-to/files.md", "/docs/../README", "/docs/how-to/..%2f..%2fREADME", "/docs/%2e%2e/pyproject"):
         assert (await client.request("GET", nothing)).status == 404, nothing
     stranger = await portal.client().request("GET", "/docs/how-to/files")
