@@ -6,12 +6,13 @@ from xdist.scheduler import LoadScopeScheduling
 
 # Directories whose tests share one stack, which takes longer to start than most of them.
 _ONE_STACK = ("e2e", "applications", "agents")
-# What takes longest comes first, so that no process is left with it at the end; all else follows in pytest's own order. Each stack with desktops
-# begins when the image of the one before is there: one image is installed at a time, three minutes each where none is in the cache. And fewer
+# What takes longest comes first, so that no process is left with it at the end; all else follows in pytest's own order. The longest by far are the
+# agents: whoever is done first with the first three takes them, which have few tests, but build what others wait for. Where no image is in the
+# cache they wait for the desktop's, three minutes, which the first builds. The third stack with desktops begins when the first has ended: fewer
 # desktops at once take less memory.
 _LONGEST_FIRST = (
-    "tests/e2e/", "tests/fidelity/test_storms", "tests/images/test_build", "tests/applications/", "tests/judges/test_api", "tests/sanitize/",
-    "tests/fidelity/", "tests/agents/", "tests/pages/test_accessibility", "tests/fuzz/test_native", "tests/faults/", "tests/pages/", "tests/judges/",
+    "tests/e2e/", "tests/fidelity/test_storms", "tests/images/test_build", "tests/agents/", "tests/judges/test_api", "tests/sanitize/",
+    "tests/applications/", "tests/fidelity/", "tests/pages/test_accessibility", "tests/fuzz/test_native", "tests/faults/", "tests/pages/", "tests/judges/",
     "tests/cli/", "tests/engine/", "tests/stream/",
 )  # fmt: skip
 

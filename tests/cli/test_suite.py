@@ -90,6 +90,9 @@ def test_what_stays_together_and_what_comes_first() -> None:
     assert unit("tests/portal/test_login.py::test_a[x::y]") == "tests/portal/test_login.py"
     names = ["tests/portal/test_login.py::a", "tests/e2e/test_story.py::b", "tests/engine/test_fork.py::c"]
     assert sorted(names, key=rank) == [names[1], names[2], names[0]]
+    # A fifth of all time in one piece: nothing that can begin later comes before it, and the third stack with desktops does not begin beside both others.
+    stacks = [f"tests/{name}/test_a.py::a" for name in ("e2e", "agents", "sanitize", "applications")]
+    assert sorted(reversed(stacks), key=rank) == stacks
 
 
 def test_python_keeps_what_it_compiles_whatever_is_set(suite: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
