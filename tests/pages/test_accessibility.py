@@ -206,7 +206,7 @@ async def test_no_page_of_accounts_and_admins_has_a_serious_barrier(
         await look(name)
         await page.keyboard.press("Escape")
     await page.goto(browsing.origin + "/share#" + link.partition("#")[2])
-    await expect(page.locator("iframe")).to_be_visible()
+    await expect(page.locator("iframe")).to_have_css("opacity", "1")
     await look("share")
     # Without a secret in the address, and in a page of its own: it says so.
     page = await browsing.page()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Page, expect
 
+from tests.pages.test_accessibility import barriers
+from tests.portal.browsing import becomes
 from tests.portal.conftest import OWN_PASSWORD, PATIENCE, Portal
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.front import Front
@@ -161,6 +164,9 @@ async def test_a_link_says_how_far_it_is_until_there_is_a_picture(visitor: Visit
     await page.clock.run_for(16_000)
     await expect(page.locator("#progress").get_by_role("status")).to_contain_text("takes longer than it should")
     assert await page.locator("iframe").evaluate("(frame) => getComputedStyle(frame).opacity") == "0"
+    for width in (1280, 390):
+        await page.set_viewport_size({"width": width, "height": 800})
+        assert await barriers(page, f"a share that waits, {width} wide") == []
     drawing = 'document.getElementById("status-display").classList'
     desktop = next(frame for frame in page.frames if frame != page.main_frame)
     await desktop.evaluate(f'() => {drawing}.add("hidden")')
@@ -171,9 +177,33 @@ async def test_a_link_says_how_far_it_is_until_there_is_a_picture(visitor: Visit
     await expect(page.locator("#progress")).to_contain_text("The picture has stopped")
     front.draws = True
     await page.clock.run_for(16_000)
+    assert await barriers(page, "a share that has stopped") == []
     await page.get_by_role("button", name="Retry").click()
     await expect(page.frame_locator("iframe").get_by_text("File Manager")).to_be_visible()
     await expect(page.locator("#progress")).to_be_hidden()
+
+
+async def test_a_viewer_that_tells_nothing_is_shown_after_a_while(visitor: Visitor, portal: Portal, engine: FakeEngine, front: Front) -> None:
+    engine.add(name="desk")
+    made = await (await (await portal.login()).request("POST", "/api/v1/workspaces/ws-1/shares", {})).json()
+    front.tells = False
+    page = await visitor.open("/share#" + made["link"].partition("#")[2])
+    await expect(page.frame_locator("iframe").get_by_text("File Manager")).to_be_attached()
+    # From here on no time passes but by what follows.
+    await page.clock.install()
+    await page.clock.pause_at(time.time() + 3600)
+    await page.reload()
+    await expect(page.frame_locator("iframe").get_by_text("File Manager")).to_be_attached()
+    await expect(page.locator("#progress li.current .phase-name")).to_have_text("Connecting to the desktop")
+    await page.clock.run_for(4_000)
+    await expect(page.locator("iframe")).to_have_css("opacity", "0")
+    await becomes(lambda: _after_a_while(page), True, "the desktop is shown")
+
+
+async def _after_a_while(page: Page) -> bool:
+    """Whether the desktop is shown once the time of a viewer that is silent is over; it begins when its page has loaded."""
+    await page.clock.run_for(5_000)
+    return await page.locator("iframe").evaluate("(frame) => getComputedStyle(frame).opacity") == "1"
 
 
 async def test_half_a_link_is_said_to_be_half_a_link(visitor: Visitor) -> None:

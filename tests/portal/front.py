@@ -37,6 +37,8 @@ class Front:
         self.sends = asyncio.Event()
         self.sends.set()
         self.draws = True
+        # Whether that page has the portal's script, which tells of its picture.
+        self.tells = True
 
     async def __aenter__(self) -> Front:
         app = web.Application()
@@ -115,7 +117,7 @@ class Front:
             # As long as its page says so, nothing was decoded.
             text = text.replace('setTimeout(() => document.getElementById("status-display").classList.add("hidden"), 150);', "")
         portal = hosts.portal_origin(request.headers["Host"])
-        body = viewer.added(text.encode(), CIMultiDict(), portal)
+        body = viewer.added(text.encode(), CIMultiDict(), portal) if self.tells else text.encode()
         return web.Response(body=body, content_type="text/html", charset="utf-8", headers={"Content-Security-Policy": f"frame-ancestors {portal}"})
 
     async def _own(self, request: web.Request) -> web.Response:
