@@ -38,10 +38,10 @@ def unit() -> configparser.ConfigParser:
     return parsed
 
 
-def complaints(path: Path) -> str:
-    """What systemd says of a unit file; it only warns of much that it then ignores."""
+def complaints(path: Path) -> list[str]:
+    """What systemd says of a unit file; it only warns of much that it then ignores. What it says of others on this machine is not ours."""
     done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(path)], capture_output=True, text=True, check=False)
-    return done.stdout + done.stderr + (f"status {done.returncode}" if done.returncode else "")
+    return [line for line in (done.stdout + done.stderr).splitlines() if path.name in line]
 
 
 def test_systemd_knows_every_line_of_it(tmp_path: Path) -> None:
@@ -49,9 +49,9 @@ def test_systemd_knows_every_line_of_it(tmp_path: Path) -> None:
     text = _UNIT.read_text().replace(f"{_CHECKOUT}/.venv/bin/tclone", "/bin/true")
     path = tmp_path / "tclone.service"
     path.write_text(text)
-    assert complaints(path) == ""
+    assert complaints(path) == []
     path.write_text(text.replace("Delegate=", "Delgate="))
-    assert "Delgate" in complaints(path), "the checker sees what it is to see"
+    assert any("Delgate" in line for line in complaints(path)), "the checker sees what it is to see"
 
 
 def test_its_times_are_longer_than_ours() -> None:
