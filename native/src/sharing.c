@@ -3,6 +3,7 @@
  * of processes may simply keep it. Memory without threads is shared between vfork and exec only, or by programs that nobody writes any more.
  */
 #include "sharing.h"
+#include "doubt.h"
 #include "namespaces.h"
 
 #include <sys/syscall.h>
@@ -13,6 +14,8 @@ enum { COMPARE_VM = 1, COMPARE_FILES = 2, COMPARE_FS = 3 };     /* enum kcmp_typ
 static int same(pid_t one, pid_t other, int type)
 {
     long result = syscall(SYS_kcmp, one, other, type, 0, 0);
+    if (result < 0)
+        doubt(ANSWERS(ESRCH), "cannot tell what pids %d and %d of the host share", one, other);
     return result < 0 ? -1 : result == 0;
 }
 

@@ -45,8 +45,9 @@ _TOLD = {
     f"restore:1:{errno.ENOMEM}:1": "which pid is the next",
 }
 # Questions to the source: whoever cannot answer has not said no. Options of sockets, positions, names (of files, by handles, of sockets), links of
-# namespaces, of descriptors and directories; and to the branch's /dev (fstatat, in the middle of the look at it).
-_ASKED = {55: (3, 9, 20), _LSEEK: (3, 4), 437: (2, 5), 303: (1, 2), 51: (2,), _READLINK: (3, 30, 90), 262: (280,)}
+# namespaces, of descriptors and directories; what two processes share, whether two descriptors are one open file (kcmp). And to the branch's /dev
+# (fstatat, in the middle of the look at it).
+_ASKED = {55: (3, 9, 20), _LSEEK: (3, 4), 437: (2, 5), 303: (1, 2), 51: (2,), _READLINK: (3, 30, 90), 262: (280,), 312: (6, 48)}
 
 
 def _report(*options: str) -> dict[str, Any]:

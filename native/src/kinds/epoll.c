@@ -90,7 +90,10 @@ static bool is_target(const struct description *epoll, const struct epoll_entry 
         return true;            /* a socket has one file; the other kinds can have several for an inode */
     compared += ((const struct epoll_set *)epoll->data)->count;
     struct kcmp_epoll_slot slot = { .efd = (uint32_t)epoll->local, .tfd = (uint32_t)entry->number, .toff = (uint32_t)nth };
-    return syscall(SYS_kcmp, getpid(), getpid(), KCMP_EPOLL_TFD, candidate->local, &slot) == 0;
+    long order = syscall(SYS_kcmp, getpid(), getpid(), KCMP_EPOLL_TFD, candidate->local, &slot);
+    if (order < 0)
+        doubt(ANSWERS(ENOENT), "cannot tell which file an entry of an epoll set stands for");
+    return order == 0;
 }
 
 static int by_number(const void *key, const void *entry)
