@@ -51,11 +51,19 @@ class Quotas:
         self._promised: list[tuple[str | None, Amounts]] = []
 
     def use(self, user: str | None) -> Amounts:
-        """What a user has (None: all users together): `workspaces`, `memory` and `disk` in bytes, `cpus`."""
+        """What a user has (None: all users together): `workspaces`, `memory` and `disk` in bytes, `cpus`.
+
+        Without what is promised: a workspace is known while the request for it is still under way, and would be told twice to whoever asks just then.
+        """
+        return _sum(self._parts(user))
+
+    def _taken(self, user: str | None) -> Amounts:
+        """What a user has and was promised: rather too much for a moment than more than there may be."""
+        return _sum(self._parts(user) + [amounts for whose, amounts in self._promised if user is None or whose == user])
+
+    def _parts(self, user: str | None) -> list[Amounts]:
         owned = [item for item in self._feed.workspaces() if user is None or self._owners.of(item["id"]) == user]
-        parts = [Limits.of(item).amounts(1) for item in owned]
-        parts += [amounts for whose, amounts in self._promised if user is None or whose == user]
-        return {name: round(sum(part[name] for part in parts), 2) for name in ("workspaces", *_SUMS)}
+        return [Limits.of(item).amounts(1) for item in owned]
 
     def limits(self, user: str | None, unlimited: bool = False) -> dict[str, float | None]:
         """The limits of a user, or of all together. `unlimited`: the user is an admin."""
@@ -92,7 +100,7 @@ class Quotas:
         return Reservation(self._promised, (owner, wanted))
 
     def _check(self, user: str | None, wanted: Amounts, limits: dict[str, float | None], asks: str | None) -> None:
-        use = self.use(user)
+        use = self._taken(user)
         for name, limit in limits.items():
             if limit is None or use[name] + wanted[name] <= limit:
                 continue
@@ -117,6 +125,10 @@ class Reservation:
 
     def __exit__(self, *exception: object) -> None:
         self._promised.remove(self._promise)
+
+
+def _sum(parts: list[Amounts]) -> Amounts:
+    return {name: round(sum(part[name] for part in parts), 2) for name in ("workspaces", *_SUMS)}
 
 
 def _counted(name: str, limit: float | None) -> float:

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-_PROGRAM = Path(__file__).with_suffix(".sh")
+# The browser without any windows, as it was before it learned to hide them: the same engine at two thirds of the processor time. What the package has
+# in /usr/bin is a shell around it, which an order to end would not get past.
+_PROGRAM = Path("/usr/lib/chromium/chromium-headless-shell")
 # No sandbox: the tests run as root, where Chromium refuses it. The pages under test are our own.
 _OPTIONS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--force-color-profile=srgb")
 

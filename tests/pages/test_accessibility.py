@@ -4,51 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal
+from typing import Any
 
 import pytest
-from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, expect
 
+from tests.pages.barriers import barriers
 from tests.portal.browsing import Browsing, becomes, shows_still, streams, tap_control_twice
 from tests.portal.conftest import OWN_PASSWORD, Portal
 from tests.portal.fake_engine import FakeEngine
 from tests.portal.front import Front
 from tests.portal.test_factors import App, enrolled
 
-_RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"], "iframes": False}
-_SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
-_AXE = Axe().axe_script
-# A barrier is there at every look; what is drawn just then (a row, a message that fades in) may look like one.
-_LOOKS = 3
 _WIDTHS = {"desk": (1280, 800), "phone": (390, 844)}
-
-
-async def barriers(page: Page, where: str) -> list[str]:
-    """One line for each thing that axe calls serious or critical, in either colour scheme: only the style sheets know which it is."""
-    found: list[str] = []
-    for scheme in _SCHEMES:
-        await page.emulate_media(color_scheme=scheme)
-        # Colours are measured as they are drawn: not in the middle of a transition.
-        await page.evaluate("Promise.all(document.getAnimations().filter((a) => a.effect.getTiming().iterations !== Infinity).map((a) => a.finished.catch(() => null)))")
-        if not await page.evaluate("'axe' in window"):
-            await page.evaluate(_AXE)
-        for _ in range(_LOOKS):
-            violations = await _violations(page)
-            if not violations:
-                break
-        found += [f"{where}, {scheme}: {violation}" for violation in violations]
-    return found
-
-
-async def _violations(page: Page) -> list[str]:
-    answer: dict[str, Any] = await page.evaluate("options => axe.run(document, options)", _RULES)
-    return [
-        f"{violation['id']}: {node['target']}: {node['failureSummary']}"
-        for violation in answer["violations"]
-        if violation["impact"] in ("serious", "critical")
-        for node in violation["nodes"]
-    ]
 
 
 async def _in_dialog(page: Page, open_it: Callable[[], Awaitable[Any]], unfold: bool = True) -> None:

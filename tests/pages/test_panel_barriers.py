@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import Browser, expect
 
-from tests.pages.test_accessibility import barriers
+from tests.pages.barriers import barriers
 from tests.pages.test_narrow import OUTSIDE
 from tests.portal.browsing import Browsing, live
 from tests.portal.conftest import Portal

@@ -18,6 +18,7 @@ from aiohttp import web
 from engine.config import REPO
 from portal import audit_log, refusals
 from portal.audit_log import Wanted
+from portal.errors import OverQuota
 from portal.quotas import Limits
 from portal.settings import Settings
 from tests.portal.conftest import PATIENCE, Client, Portal, token_of
@@ -193,9 +194,40 @@ async def test_a_quota_for_processors_adds_up_the_limits_of_workspaces(portal: P
 async def test_a_limit_below_nothing_makes_no_room_for_others(portal: Portal, engine: FakeEngine) -> None:
     """While the engine has not yet refused it."""
     quotas = portal.control.quotas
-    portal.control.settings.now = Settings(user_memory=1 << 30, user_disk=1 << 30)
+    portal.control.settings.now = Settings(user_workspaces=2, user_memory=1 << 30, user_disk=1 << 30)
     with quotas.reserve("anna", 1, Limits(-1 << 40, -1 << 40, -1.0), unlimited=False):
-        assert quotas.use("anna") == {"workspaces": 1, "memory": 0, "disk": 0, "cpus": 0}
+        for memory, disk, quota in (((1 << 30) + 1, 1 << 30, "memory"), (1 << 30, (1 << 30) + 1, "disk")):
+            with pytest.raises(OverQuota) as refused:
+                quotas.reserve("anna", 1, Limits(memory, disk, 1.0), unlimited=False)
+            assert (refused.value.more["quota"], refused.value.more["use"]) == (quota, 0)
+        with pytest.raises(OverQuota) as refused:
+            quotas.reserve("anna", 2, Limits(1, 1, 1.0), unlimited=False)
+        assert (refused.value.more["quota"], refused.value.more["use"]) == ("workspaces", 1)
+
+
+async def test_a_workspace_counts_once_while_the_request_for_it_is_under_way(portal: Portal, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is shown as soon as it has an owner, and pages ask what is used when they see it; on record it is a little later."""
+    admin = await portal.login()
+    anna = await portal.user(admin, "anna")
+    goes_on = asyncio.Event()
+    claim = portal.control.owners.claim
+
+    async def slowly(workspace: str, user: str) -> None:
+        await claim(workspace, user)
+        await goes_on.wait()
+
+    monkeypatch.setattr(portal.control.owners, "claim", slowly)
+    request = asyncio.create_task(_launch(anna))
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not await (await anna.request("GET", "/api/v1/workspaces")).json():
+                await asyncio.sleep(0.01)
+        told = await (await admin.request("GET", "/api/v1/quota")).json()
+        assert not request.done() and told["all"]["use"]["workspaces"] == 1
+        assert (await (await anna.request("GET", "/api/v1/quota")).json())["user"]["use"]["workspaces"] == 1
+    finally:
+        goes_on.set()
+    assert (await request)[0] == 201
 
 
 async def test_what_was_done_can_be_read_at_once(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
