@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import resource
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +33,25 @@ _MASKED_PATHS = (
 )  # fmt: skip
 _READONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
-# null, zero, full, random, urandom, tty, console, ptmx, terminals; and two that a program can do no more with than its own namespaces allow:
+# null, zero, full, random, urandom, tty, ptmx, terminals; and two that a program can do no more with than its own namespaces allow:
 # tun, fuse. None: every one.
-_DEVICES = ((1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 1), (5, 2), (136, None), (10, 200), (10, 229))
+_DEVICES = ((1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 2), (136, None), (10, 200), (10, 229))
 
 _ENOSYS, _EPERM = 38, 1
 # io_uring state cannot be captured from outside; programs that probe for it fall back when told it does not exist. Keyrings belong to a user
 # id of the whole host: two workspaces' roots would share one with each other and with the host's root. The kernel's log tells of the host.
+# crun allows the host's console (character device 5:1) whatever the rules for devices say, so no node of it can be made. The kernel looks at 16 bits of a
+# mode and 32 of a device's number alone, which the masks heed.
+_CONSOLE = os.makedev(5, 1)
+
+
+def _no_console(name: str, mode: int) -> dict[str, Any]:
+    """A rule for a system call whose argument `mode` is a mode, and the next one a device."""
+    kind = {"index": mode, "value": stat.S_IFMT(0xFFFF), "valueTwo": stat.S_IFCHR, "op": "SCMP_CMP_MASKED_EQ"}
+    device = {"index": mode + 1, "value": 0xFFFFFFFF, "valueTwo": _CONSOLE, "op": "SCMP_CMP_MASKED_EQ"}
+    return {"names": [name], "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM, "args": [kind, device]}
+
+
 _SECCOMP: dict[str, Any] = {
     "defaultAction": "SCMP_ACT_ALLOW",
     "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"],
@@ -48,6 +62,8 @@ _SECCOMP: dict[str, Any] = {
             "errnoRet": _ENOSYS,
         },
         {"names": ["add_key", "keyctl", "request_key", "syslog"], "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM},
+        _no_console("mknod", 1),
+        _no_console("mknodat", 2),
     ],
 }
 _NOFILE = 65536

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/klog.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/ptrace.h>
 #include <sys/reboot.h>
@@ -96,6 +97,44 @@ static int device(char **arguments)
     if (mknod(path, kind | 0600, makedev(atoi(arguments[1]), atoi(arguments[2]))) != 0)
         return -1;
     return open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) >= 0 ? 0 : -1;
+}
+
+/* The same by every call that makes a node, with bits set that the kernel does not look at (ARGUMENTS: major minor). */
+static int device_by_any_call(char **arguments)
+{
+    enum { MKNOD_32 = 14, MKNODAT_32 = 297, X32 = 0x40000000 };
+    const long ignored = 1L << 40, unused_mode = 1L << 20;
+    unsigned number = makedev(atoi(arguments[0]), atoi(arguments[1]));
+    long mode = S_IFCHR | 0600;
+    /* Calls of 32 bits need a path that their pointers reach. */
+    char *path = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
+    if (path == MAP_FAILED)
+        return -1;
+    snprintf(path, 64, "/tmp/any-node-%d", (int)getuid());
+    int refused = 0;
+    for (int way = 0; way < 8; way++) {
+        long result = -1;
+        unlink(path);
+        switch (way) {
+        case 0: result = syscall(SYS_mknod, path, mode, (long)number | ignored); break;
+        case 1: result = syscall(SYS_mknod, path, mode | unused_mode, (long)number); break;
+        case 2: result = syscall(SYS_mknodat, AT_FDCWD, path, mode, (long)number | ignored); break;
+        case 3: result = syscall(SYS_mknodat, AT_FDCWD, path, mode | unused_mode, (long)number); break;
+        case 4: result = syscall(SYS_mknod | X32, path, mode, (long)number); break;
+        case 5: result = syscall(SYS_mknodat | X32, AT_FDCWD, path, mode, (long)number); break;
+        case 6: __asm__ volatile("int $0x80" : "=a"(result) : "a"(MKNOD_32), "b"(path), "c"(mode), "d"((long)number) : "memory"); break;
+        case 7: __asm__ volatile("int $0x80" : "=a"(result) : "a"(MKNODAT_32), "b"((long)AT_FDCWD), "c"(path), "d"(mode), "S"((long)number) : "memory"); break;
+        }
+        int error = way >= 6 ? (int)-result : errno;
+        if (result == 0 && open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) >= 0)
+            return 0;
+        refused = result == 0 ? errno : error;
+        /* A kernel without calls of that kind has nothing to refuse. */
+        if (refused != EPERM && refused != ENOSYS && refused != EACCES)
+            break;
+    }
+    errno = refused;
+    return -1;
 }
 
 static int trace(char **arguments)
@@ -239,7 +278,8 @@ static int reach(char **arguments)
 
 static const struct { const char *name; int (*run)(char **); } attempts[] = {
     { "host_file", host_file }, { "handle_of_host", handle_of_host }, { "mount", mount_something }, { "remount", remount_writable },
-    { "device", device }, { "trace", trace }, { "read_memory", read_memory }, { "signal", signal_host }, { "enter", enter_namespace },
+    { "device", device }, { "device_by_any_call", device_by_any_call },
+    { "trace", trace }, { "read_memory", read_memory }, { "signal", signal_host }, { "enter", enter_namespace },
     { "module", module }, { "kexec", kexec }, { "restart", restart }, { "swap", swap }, { "set_clock", set_clock },
     { "kernel_log", kernel_log }, { "add_key", add_key }, { "user_keyring", user_keyring }, { "request_key", request_key },
     { "trace_kernel", trace_kernel }, { "watch_machine", watch_machine }, { "kernel_faults", kernel_faults }, { "ring", ring },

@@ -63,13 +63,15 @@ def disks() -> list[tuple[str, str, str]]:
 
 
 async def test_devices_of_the_host_are_not_opened(inside: Inside) -> None:
-    """Memory, ports, the kernel's log, loop control, KVM, and the disks; a root may make nodes, and can open none of these."""
+    """Memory, ports, the kernel's log, the console, loop control, KVM, and the disks; a root may make nodes, and can open none of these."""
     assert disks(), "a host without disks would prove little"
-    for device in [*disks()[:4], ("c", "1", "1"), ("c", "1", "4"), ("c", "1", "11"), ("c", "10", "237"), ("c", "10", "232")]:
+    for device in [*disks()[:4], ("c", "1", "1"), ("c", "1", "4"), ("c", "1", "11"), ("c", "5", "1"), ("c", "10", "237"), ("c", "10", "232")]:
         await refused_everywhere(inside, "device", *device, expected={errno.EPERM, errno.EACCES})
+    await refused_everywhere(inside, "device_by_any_call", "5", "1", expected={errno.EPERM, errno.EACCES, errno.ENOSYS})
     # What programs need is there, by a node of one's own, too.
     for ref in inside.places.values():
         assert await inside.attempt(ref, None, "device", "c", "1", "3") == "done"
+        assert await inside.attempt(ref, None, "device_by_any_call", "1", "3") == "done"
 
 
 async def test_processes_outside_are_out_of_reach(inside: Inside, engine: Engine) -> None:
