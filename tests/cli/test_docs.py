@@ -47,11 +47,22 @@ def test_the_readme_leads_to_every_page() -> None:
 def _commands(text: str) -> Iterator[list[str]]:
     """Each `tclone …` of the code blocks as words: at the start of a line, in `$(…)`, or indented in a loop."""
     for block in _CODE.findall(text):
-        for line in block.splitlines():
+        lines = block.splitlines()
+        for number, line in enumerate(lines):
             for start in re.finditer(r"(?:^|\$\()\s*(?=tclone )", line):
-                lexer = shlex.shlex(line[start.end() :], posix=True, punctuation_chars=True)
-                lexer.whitespace_split = True
-                yield list(itertools.takewhile(lambda word: not set(word) <= set("()<>|&;"), lexer))[1:]
+                yield _words([line[start.end() :], *lines[number + 1 :]])
+
+
+def _words(lines: list[str]) -> list[str]:
+    """What a command that begins with the first line has behind `tclone`. It ends with that line, unless a quotation goes on in the next."""
+    for end in range(1, len(lines) + 1):
+        lexer = shlex.shlex("\n".join(lines[:end]), posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        try:
+            return list(itertools.takewhile(lambda word: not set(word) <= set("()<>|&;"), lexer))[1:]
+        except ValueError:
+            continue
+    raise ValueError(f"a quotation without an end: {lines[0]}")
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(REPO)))

@@ -9,11 +9,13 @@ import pytest
 from engine.errors import Internal, NoSpace, from_oserror
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_says_what_to_do(number: int) -> None:
+@pytest.mark.parametrize("number, remedy", [(errno.ENOSPC, "tclone rm"), (errno.EDQUOT, "tclone run --disk")])
+def test_a_full_disk_says_what_to_do(number: int, remedy: str) -> None:
+    """The host's disk, and a workspace's own limit: other workspaces have nothing to do with that one."""
     error = from_oserror("cannot write /run/tclone/branch.json of ws-2", OSError(number, "full"))
     assert isinstance(error, NoSpace) and error.http_status == 507 and error.exit_status == 8
-    assert "ws-2" in error.message and "tclone rm" in error.message
+    assert "ws-2" in error.message and remedy in error.message
+    assert ("tclone rm" in error.message) == (number == errno.ENOSPC)
 
 
 def test_other_failures_are_told_as_they_are() -> None:

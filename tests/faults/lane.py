@@ -27,7 +27,7 @@ from pathlib import Path
 
 from tests.faults import state
 from tests.fidelity.harness import Harness, own_mount_namespace
-from tests.fidelity.livefork import Container, ForkError, ForkResult
+from tests.fidelity.livefork import SILENT, Container, ForkError, ForkResult
 
 PHASES = ("preflight", "frozen", "captured", "copying", "resumed", "rebuilt", "usable")
 # However short the time: both kinds of fault at each phase, and a few system calls.
@@ -212,7 +212,7 @@ class Lane:
         except ForkError as error:
             result = error
         except TimeoutError:
-            result = ForkError("killed", "it hung", 0)
+            result = ForkError(SILENT, "it hung", 0)
         for process in attached:
             process.terminate()
             process.wait(20)
@@ -286,7 +286,7 @@ def _bad_end(fault: Fault, error: ForkError, number: int) -> list[str]:
         return [] if error.status == -signal.SIGKILL else [f"it ended with {error}"]
     if error.status == _NOT_STARTED or (error.status == -signal.SIGABRT and number in _ENDED_BY_LIBC):
         return []
-    if error.code == "killed" or not error.message:
+    if error.code == SILENT or not error.message:
         return [f"it ended without telling why: {error}"]
     return []
 

@@ -23,8 +23,12 @@ _FORK_SECONDS = 60.0
 _PACKET = 1 << 16
 
 
+# The code of a livefork that said none.
+SILENT = "silent"
+
+
 class ForkError(Exception):
-    """livefork refused or failed. `code` is the protocol's; `status` the exit status (negative: a signal)."""
+    """livefork refused or failed. `code` is the protocol's, or `SILENT`; `status` the exit status (negative: a signal)."""
 
     def __init__(self, code: str, message: str, status: int) -> None:
         super().__init__(f"{code}: {message} (exit status {status})")
@@ -131,7 +135,7 @@ class ForkRun:
                     self._tidy()
         if last is None or last["event"] != "done" or status != 0:
             last = last or {}
-            raise ForkError(last.get("code", "killed"), last.get("message", "it ended without a word"), status)
+            raise ForkError(last.get("code", SILENT), last.get("message", "it ended without a word"), status)
         branches = [container for container, _ in self.staged]
         return ForkResult(last, self.phases, branches, self.branch_errors)
 
