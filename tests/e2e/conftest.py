@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
-from tests.chromium import chromium
+from tests.chromium import chromium, sync_driver
 from tests.e2e.portal import Portal
 from tests.e2e.stack import Stack
 from tests.leaks import LeakCounter
@@ -61,7 +61,7 @@ def emptied(stack: Stack) -> Iterator[None]:
 
 @pytest.fixture(scope="package")
 def browser(host: LeakCounter) -> Iterator[Browser]:
-    with sync_playwright() as playwright, chromium() as options:
+    with sync_driver() as playwright, chromium() as options:
         launched = playwright.chromium.launch(**options)
         yield launched
         launched.close()

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page
 
 from engine.config import Config
 from portal.app import Options
+from tests.chromium import driver
 from tests.pages.chromium import Chromium
 from tests.portal.browsing import Browsing
 from tests.portal.conftest import Portal, config, plain_config, quick_hashes, served  # noqa: F401
@@ -58,7 +59,7 @@ async def front(portal: Portal) -> AsyncIterator[Front]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def chromium() -> AsyncIterator[Chromium]:
-    async with async_playwright() as playwright:
+    async with driver() as playwright:
         made = Chromium(playwright)
         yield made
         await made.end()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 import pytest
-from playwright.async_api import async_playwright
 
+from tests.chromium import chromium, driver
 from tests.pages.chromium import Chromium
 
 
@@ -28,7 +29,7 @@ async def test_the_browser_has_a_home_of_its_own(short_path: Path, monkeypatch: 
     monkeypatch.setenv("TMPDIR", str(short_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "settings"))
     monkeypatch.setattr("tempfile.tempdir", None)
-    async with async_playwright() as playwright:
+    async with driver() as playwright:
         chromium = Chromium(playwright)
         async with chromium.lent() as browser:
             page = await browser.new_page()
@@ -40,3 +41,13 @@ async def test_the_browser_has_a_home_of_its_own(short_path: Path, monkeypatch: 
         await chromium.end()
     assert not home.exists()
     assert [path.name for path in short_path.iterdir()] == []
+
+
+async def test_a_driver_that_is_stopped_with_its_browser_open_leaves_nothing(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = os.environ.get("TMPDIR")
+    monkeypatch.setattr("tempfile.tempdir", str(short_path))
+    async with driver() as playwright:
+        with chromium() as options:
+            await playwright.chromium.launch(**options)
+            assert list(short_path.glob("*/playwright-artifacts-*")) != []
+    assert list(short_path.iterdir()) == [] and os.environ.get("TMPDIR") == before
