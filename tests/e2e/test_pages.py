@@ -122,7 +122,8 @@ def test_the_shortcuts_leave_the_desktop_its_keys(portal: Portal, stack: Stack, 
     until("Ctrl tapped twice opens the shortcuts", tapped, every=1.0)
     portal.shot("21-shortcuts")
     portal.page.keyboard.press("Escape")
-    tile.enter("d > keys")
+    tile.type("d > keys")
+    portal.page.keyboard.press("Enter")
     until("the line is whole", lambda: stack.content(ids[DESK], "keys") == "f?nd\n")
     assert held(stack, ids[DESK]) == (0, 0)
 

@@ -11,9 +11,11 @@ import time
 from application import HOME, alive, background, expect, grows, log, main, wait_for
 
 _PORT = 5399
+# The server closes a connection on which nothing is asked for 5 s, which a branch that is made on a busy machine may take.
 _CONFIGURATION = """listen_addrs_ipv4 = ["127.0.0.1"]
 listen_port = 5399
 directory = "%s"
+tcp_request_timeout = 600
 [[zones]]
 zone = "example.test"
 zone_type = "Primary"
