@@ -29,7 +29,9 @@ _LONGEST_SETUP = 256 * 1024
 _REPLY = struct.Struct("<BBHIIIIIII")
 _GET_IMAGE, _Z_PIXMAP = 73, 2
 # A region that is not on the screen. Error and code are where replies have their kind and depth.
-_ERROR, _BAD_MATCH = 0, 8
+_ERROR, _ANSWER, _BAD_MATCH = 0, 1, 8
+# Between a question and its answer.
+_MOST_EVENTS = 1000
 _QUERY_EXTENSION, _QUERY_INFO = 98, 1
 _SCREEN_SAVER = b"MIT-SCREEN-SAVER"
 _EXTENSION_REPLY = struct.Struct("<8xBB22x")
@@ -151,7 +153,7 @@ async def greeted(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> Scree
 async def _grab(loop: asyncio.AbstractEventLoop, sock: socket.socket, screen: Screen) -> Raster:
     request = struct.pack("<BBHIhhHHI", _GET_IMAGE, _Z_PIXMAP, 5, screen.root, 0, 0, screen.width, screen.height, _ALL_PLANES)
     await loop.sock_sendall(sock, request)
-    kind, depth, _, length, *_ = _REPLY.unpack(await receive(loop, sock, _REPLY.size))
+    kind, depth, _, length, *_ = _REPLY.unpack(await _reply(loop, sock))
     size = screen.width * screen.height * _BYTES_PER_PIXEL
     if kind != 1 or depth != 24 or length * 4 != size:
         raise (_Resized if (kind, depth) == (_ERROR, _BAD_MATCH) else XError)(f"the X server did not send its picture (reply {kind}, depth {depth})")
@@ -162,10 +164,10 @@ async def _grab_with_pointer(loop: asyncio.AbstractEventLoop, sock: socket.socke
     opcode = await _extension(loop, sock, _XFIXES, "does not tell its pointer")
     # An extension that was not asked for its version refuses everything else.
     await loop.sock_sendall(sock, struct.pack("<BBHII", opcode, _XFIXES_VERSION, 3, 2, 0))
-    await receive(loop, sock, _REPLY.size)
+    await _reply(loop, sock)
     raster = await _grab(loop, sock, screen)
     await loop.sock_sendall(sock, struct.pack("<BBH", opcode, _GET_CURSOR_IMAGE, 1))
-    kind, x, y, width, height, left, top = _CURSOR_REPLY.unpack(await receive(loop, sock, _CURSOR_REPLY.size))
+    kind, x, y, width, height, left, top = _CURSOR_REPLY.unpack(await _reply(loop, sock))
     if kind != 1 or not (0 < width <= _LARGEST_CURSOR and 0 < height <= _LARGEST_CURSOR):
         raise XError(f"the X server did not send its pointer (reply {kind}, {width}x{height})")
     pixels = await receive(loop, sock, width * height * _BYTES_PER_PIXEL)
@@ -176,7 +178,7 @@ async def _extension(loop: asyncio.AbstractEventLoop, sock: socket.socket, name:
     """The opcode of an extension. Raises XError."""
     padded = name + bytes(-len(name) % 4)
     await loop.sock_sendall(sock, struct.pack(f"<BBHHH{len(padded)}s", _QUERY_EXTENSION, 0, 2 + len(padded) // 4, len(name), 0, padded))
-    present, opcode = _EXTENSION_REPLY.unpack(await receive(loop, sock, _EXTENSION_REPLY.size))
+    present, opcode = _EXTENSION_REPLY.unpack(await _reply(loop, sock))
     if not present:
         raise XError(f"the X server {without} (no {name.decode()})")
     return opcode
@@ -185,10 +187,22 @@ async def _extension(loop: asyncio.AbstractEventLoop, sock: socket.socket, name:
 async def _idle(loop: asyncio.AbstractEventLoop, sock: socket.socket, screen: Screen) -> float:
     opcode = await _extension(loop, sock, _SCREEN_SAVER, "does not count idle time")
     await loop.sock_sendall(sock, struct.pack("<BBHI", opcode, _QUERY_INFO, 2, screen.root))
-    kind, milliseconds = _INFO_REPLY.unpack(await receive(loop, sock, _INFO_REPLY.size))
+    kind, milliseconds = _INFO_REPLY.unpack(await _reply(loop, sock))
     if kind != 1:
         raise XError("the X server does not say how long it was idle")
     return milliseconds / 1000
+
+
+async def _reply(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> bytearray:
+    """The head of the next reply, or an error. Raises XError, EOFError.
+
+    What was not asked for may come before it: when somebody changes the keyboard, every client is told (MappingNotify), as it is when a viewer comes.
+    """
+    for _ in range(_MOST_EVENTS):
+        head = await receive(loop, sock, _REPLY.size)
+        if head[0] in (_ERROR, _ANSWER):
+            return head
+    raise XError(f"the X server sent {_MOST_EVENTS} events and no answer")
 
 
 async def receive(loop: asyncio.AbstractEventLoop, sock: socket.socket, size: int) -> bytearray:

@@ -55,6 +55,7 @@ class FakeX:
         self.delay = 0.0
         self.noise = False
         self.mute = False
+        self.before_answers = b""
         self.colours: list[tuple[int, int, int]] = []  # of the left half, one for each picture
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -63,7 +64,7 @@ class FakeX:
         asked = await reader.readexactly(4)
         if asked[0] == _QUERY_EXTENSION and not self.mute:
             await reader.readexactly(4 * int.from_bytes(asked[2:4], "little") - 4)
-            writer.write(struct.pack("<BBHI24x", 1, 0, 1, 0))
+            writer.write(self.before_answers + struct.pack("<BBHI24x", 1, 0, 1, 0))
             await reader.read()
             return
         self.questions.append(asked + await reader.readexactly(16))
@@ -72,7 +73,7 @@ class FakeX:
         row = pixel(self.left) * (WIDTH // 2) + pixel(self.right) * (WIDTH // 2)
         await asyncio.sleep(self.delay)
         self.grabs += 1
-        writer.write(struct.pack("<BBHIIIIIII", 1, 24, 1, WIDTH * HEIGHT, 33, 0, 0, 0, 0, 0) + (random.Random(1).randbytes(4 * WIDTH * HEIGHT) if self.noise else row * HEIGHT))
+        writer.write(self.before_answers + struct.pack("<BBHIIIIIII", 1, 24, 1, WIDTH * HEIGHT, 33, 0, 0, 0, 0, 0) + (random.Random(1).randbytes(4 * WIDTH * HEIGHT) if self.noise else row * HEIGHT))
         await writer.drain()
 
 
@@ -273,6 +274,24 @@ async def says(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, words
 async def test_a_server_that_lies_is_an_error_not_a_picture(screens: Screens, words: bytes, complaint: str) -> None:
     async with serving(lambda reader, writer: says(reader, writer, words)) as workspace:
         with pytest.raises(Unavailable, match=complaint):
+            await screens.picture(workspace)
+
+
+async def test_events_that_nobody_asked_for_are_passed_over(screens: Screens) -> None:
+    """Every client is told of a change of the keyboard, between any question and its answer."""
+    keyboard_changed = struct.pack("<BxHBBB25x", 34, 0, 1, 8, 248)
+    fake = FakeX()
+    fake.before_answers = 3 * keyboard_changed
+    async with serving(fake) as workspace:
+        assert opened(await screens.picture(workspace)).size == (WIDTH, HEIGHT)
+
+
+async def test_a_server_that_sends_events_alone_is_an_error(screens: Screens) -> None:
+    async def chatters(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await says(reader, writer, greeting() + 2000 * struct.pack("<BxHBBB25x", 34, 0, 1, 8, 248))
+
+    async with serving(chatters) as workspace:
+        with pytest.raises(Unavailable, match="events and no answer"):
             await screens.picture(workspace)
 
 
