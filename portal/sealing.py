@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-import os
 import secrets
 from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-_KEY_BYTES = 32
+from portal import own_secret
+
 _NONCE_BYTES = 12
 
 
@@ -23,17 +23,7 @@ class Sealing:
 
     def open(self) -> None:
         """Read the key, which is made at the first start. Raises OSError."""
-        try:
-            made = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except FileExistsError:
-            pass
-        else:
-            with os.fdopen(made, "wb") as file:
-                file.write(secrets.token_bytes(_KEY_BYTES))
-        key = self._path.read_bytes()
-        if len(key) != _KEY_BYTES:
-            raise OSError(f"{self._path} is damaged: remove it, and users come in by their recovery codes")
-        self._cipher = AESGCM(key)
+        self._cipher = AESGCM(own_secret.read(self._path, "users come in by their recovery codes"))
 
     def seal(self, text: str, whose: str) -> str:
         """What is stored of a text; it opens for the same `whose` only."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
-import secrets
 from pathlib import Path
 
 from aiohttp import web
 
-from portal import tokens
+from portal import own_secret, tokens
 from portal.errors import LoginNeeded
 from portal.identity import Identity
 from portal.principal import Principal
@@ -19,7 +17,6 @@ API_HEADER = "X-API-Key"
 SANDBOX_HEADER = "X-Access-Token"
 ID_HEADER = "E2b-Sandbox-Id"
 _PREFIX = "tcs_"
-_SECRET_BYTES = 32
 _LONGEST = 200
 
 
@@ -33,16 +30,7 @@ class Keys:
 
     def open(self) -> None:
         """Read the signing secret, which is made at the first start. Raises OSError."""
-        try:
-            made = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except FileExistsError:
-            pass
-        else:
-            with os.fdopen(made, "wb") as file:
-                file.write(secrets.token_bytes(_SECRET_BYTES))
-        self._secret = self._path.read_bytes()
-        if len(self._secret) != _SECRET_BYTES:
-            raise OSError(f"{self._path} is damaged: remove it, and clients get new keys when they connect again")
+        self._secret = own_secret.read(self._path, "clients get new keys when they connect again")
 
     def of_api(self, request: web.Request) -> Principal:
         """Whose API key it is. Raises LoginNeeded."""
