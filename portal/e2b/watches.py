@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from engine.errors import EngineError, Unavailable
-from engine.waiting import seen
+from engine.waiting import seen, stopped
 from portal.e2b.connect import RpcError
 from portal.errors import NotThere, PortalError, TooMany
 from portal.inside import Inside
@@ -39,7 +39,7 @@ class Watcher:
         self._limit: asyncio.Timeout | None = None
 
     async def run(self, events: AsyncIterator[Event], began: asyncio.Future[None]) -> None:
-        """Keep what comes, until there is too much of it or nobody asks any more."""
+        """Keep what comes, until nobody asks any more. Raises what ends the events, and RpcError when there are too many."""
         try:
             async with asyncio.timeout(IDLE_SECONDS) as self._limit:
                 async for event in events:
@@ -52,11 +52,6 @@ class Watcher:
                     self.events.append(event["filesystem"])
         except TimeoutError:
             self.failure = NotThere(f"nobody asked for its events within {IDLE_SECONDS / 60:g} minutes: watch anew")
-        except (PortalError, EngineError) as error:
-            self.failure = error
-        finally:
-            if not began.done():
-                began.set_exception(self.failure or Unavailable("it could not be watched"))
 
     def taken(self) -> list[Event]:
         """What has come since the last time. Raises why it watches no more, once all that came before has been taken."""
@@ -108,9 +103,7 @@ class Watches:
 
     async def close(self) -> None:
         tasks = [one.task for watchers in self._watchers.values() for one in watchers.values() if one.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await stopped(*tasks)
 
     @contextlib.asynccontextmanager
     async def watching(self, workspace: str, path: bytes, below: bool, user: str) -> AsyncIterator[AsyncIterator[Event]]:
