@@ -5,7 +5,7 @@
 // goes one way, from here to there; a desktop can never reach another one through this page.
 
 /** A viewer that tells nothing of its picture (another image's) is shown so long after its page has loaded. */
-export const SILENT_VIEWER_MS = 5000;
+const SILENT_VIEWER_MS = 5000;
 
 const TYPES = new Set(["hello", "picture", "waiting", "quality", "leader"]);
 const listeners = new Map();
@@ -21,22 +21,24 @@ window.addEventListener("message", (event) => {
 export class Channel {
   #window;
   #origin;
+  // Whether its script has said anything: then it also tells when there is a picture.
   #heard = false;
+  #silence = null;
 
-  /** `hear(type, message)` */
-  constructor(frame, origin, hear) {
+  /** `hear(type, message)` for what it says; `silent()` when it has said nothing for so long that it may be shown. */
+  constructor(frame, origin, { hear, silent }) {
     this.#window = frame.contentWindow;
     this.#origin = origin;
     const note = (type, message) => {
       this.#heard = true;
+      clearTimeout(this.#silence);
       hear(type, message);
     };
     listeners.set(this.#window, { origin, hear: note });
-  }
-
-  /** Whether its script has said anything: then it also tells when there is a picture. */
-  get heard() {
-    return this.#heard;
+    const loaded = () => {
+      if (this.#window !== null && !this.#heard) this.#silence = setTimeout(silent, SILENT_VIEWER_MS);
+    };
+    frame.addEventListener("load", loaded, { once: true });
   }
 
   tell(order, rest = {}) {
@@ -45,6 +47,7 @@ export class Channel {
   }
 
   close() {
+    clearTimeout(this.#silence);
     listeners.delete(this.#window);
     this.#window = null;
   }

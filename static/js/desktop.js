@@ -2,7 +2,7 @@
 // own and is opened by a one-time code, posted, never in an address.
 
 import { ticket } from "./api.js";
-import { Channel, SILENT_VIEWER_MS } from "./channel.js";
+import { Channel } from "./channel.js";
 import { h } from "./dom.js";
 import { unwatch, watch } from "./pictures.js";
 import { tile as words } from "./strings.js";
@@ -135,7 +135,6 @@ class Stream {
   #name;
   #tries = 0;
   #channel = null;
-  #silent = null;
 
   constructor(desktop) {
     this.#desktop = desktop;
@@ -157,7 +156,6 @@ class Stream {
   async open() {
     const attempt = (this.#tries += 1);
     const current = () => attempt === this.#tries && this.frame.isConnected;
-    clearTimeout(this.#silent);
     this.frame.classList.add("arriving");
     this.#desktop.onChange("opening", "");
     let answer;
@@ -169,11 +167,10 @@ class Stream {
     }
     if (!current()) return;
     this.#channel?.close();
-    this.#channel = new Channel(this.frame, new URL(answer.action).origin, (type, message) => current() && this.#hear(type, message));
-    const loaded = () => {
-      if (current() && !this.#channel.heard) this.#silent = setTimeout(() => current() && this.#shown(), SILENT_VIEWER_MS);
-    };
-    this.frame.addEventListener("load", loaded, { once: true });
+    this.#channel = new Channel(this.frame, new URL(answer.action).origin, {
+      hear: (type, message) => current() && this.#hear(type, message),
+      silent: () => current() && this.#shown(),
+    });
     const form = h("form", { method: "post", action: answer.action, target: this.#name, hidden: true }, h("input", { type: "hidden", name: "code", value: answer.code }));
     document.body.append(form);
     form.submit();
@@ -194,22 +191,17 @@ class Stream {
 
   close() {
     this.#tries += 1;
-    clearTimeout(this.#silent);
     this.#channel?.close();
     this.frame.remove();
   }
 
   #hear(type, message) {
     if (type === "picture") this.#shown();
-    else if (type === "hello") {
-      clearTimeout(this.#silent);
-      this.tell("sound", { on: this.#desktop.audible });
-    }
+    else if (type === "hello") this.tell("sound", { on: this.#desktop.audible });
     this.#desktop.onTold(type, message);
   }
 
   #shown() {
-    clearTimeout(this.#silent);
     this.frame.classList.remove("arriving");
     this.#desktop.streams();
     this.#desktop.onChange("shown", "");

@@ -1,7 +1,7 @@
 // The page of a share link. The link's secret stands behind the `#`, which no browser sends; it goes to the portal in a request's body.
 
 import { openShare } from "./account_api.js";
-import { Channel, SILENT_VIEWER_MS } from "./channel.js";
+import { Channel } from "./channel.js";
 import { dateTime } from "./dates.js";
 import { button, h, setName } from "./dom.js";
 import { Phases } from "./phases.js";
@@ -21,7 +21,6 @@ const progress = document.getElementById("progress");
 let frame = null;
 let opening = null;
 let channel = null;
-let silent = null;
 
 /** What is shown in the desktop's place until its picture is there. */
 class Opening {
@@ -53,7 +52,6 @@ class Opening {
 
 /** Nothing of what was opened before is heard or shown any more. */
 function forget() {
-  clearTimeout(silent);
   channel?.close();
   frame?.remove();
   opening?.end();
@@ -117,12 +115,7 @@ function show(entrance) {
   });
   place.append(frame);
   fit();
-  const current = frame;
-  channel = new Channel(frame, new URL(entrance.action).origin, (type) => current === frame && hear(type));
-  const loaded = () => {
-    if (current === frame && !channel.heard) silent = setTimeout(() => current === frame && shown(), SILENT_VIEWER_MS);
-  };
-  frame.addEventListener("load", loaded, { once: true });
+  channel = new Channel(frame, new URL(entrance.action).origin, { hear, silent: shown });
   const code = h("input", { type: "hidden", name: "code", value: entrance.code });
   const form = h("form", { method: "post", action: entrance.action, target: FRAME, hidden: true }, code);
   document.body.append(form);
@@ -132,7 +125,6 @@ function show(entrance) {
 
 /** What the desktop's own page says (channel.js). */
 function hear(type) {
-  clearTimeout(silent);
   if (type === "hello") opening?.step("first picture");
   else if (type === "picture") shown();
   else if (type === "waiting" && opening === null) {
