@@ -155,7 +155,7 @@ async def _grab(loop: asyncio.AbstractEventLoop, sock: socket.socket, screen: Sc
     await loop.sock_sendall(sock, request)
     kind, depth, _, length, *_ = _REPLY.unpack(await _reply(loop, sock))
     size = screen.width * screen.height * _BYTES_PER_PIXEL
-    if kind != 1 or depth != 24 or length * 4 != size:
+    if kind != _ANSWER or depth != 24 or length * 4 != size:
         raise (_Resized if (kind, depth) == (_ERROR, _BAD_MATCH) else XError)(f"the X server did not send its picture (reply {kind}, depth {depth})")
     return Raster(screen.width, screen.height, await receive(loop, sock, size))
 
@@ -168,7 +168,7 @@ async def _grab_with_pointer(loop: asyncio.AbstractEventLoop, sock: socket.socke
     raster = await _grab(loop, sock, screen)
     await loop.sock_sendall(sock, struct.pack("<BBH", opcode, _GET_CURSOR_IMAGE, 1))
     kind, x, y, width, height, left, top = _CURSOR_REPLY.unpack(await _reply(loop, sock))
-    if kind != 1 or not (0 < width <= _LARGEST_CURSOR and 0 < height <= _LARGEST_CURSOR):
+    if kind != _ANSWER or not (0 < width <= _LARGEST_CURSOR and 0 < height <= _LARGEST_CURSOR):
         raise XError(f"the X server did not send its pointer (reply {kind}, {width}x{height})")
     pixels = await receive(loop, sock, width * height * _BYTES_PER_PIXEL)
     return Raster(raster.width, raster.height, raster.pixels, Pointer(x - left, y - top, width, height, pixels))
@@ -188,7 +188,7 @@ async def _idle(loop: asyncio.AbstractEventLoop, sock: socket.socket, screen: Sc
     opcode = await _extension(loop, sock, _SCREEN_SAVER, "does not count idle time")
     await loop.sock_sendall(sock, struct.pack("<BBHI", opcode, _QUERY_INFO, 2, screen.root))
     kind, milliseconds = _INFO_REPLY.unpack(await _reply(loop, sock))
-    if kind != 1:
+    if kind != _ANSWER:
         raise XError("the X server does not say how long it was idle")
     return milliseconds / 1000
 
